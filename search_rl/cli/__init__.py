@@ -1,0 +1,1 @@
+"""The `search-rl` command: one module a noun, composed in `main`."""
