@@ -1,0 +1,28 @@
+"""The retrieval contract: passages and the JSON that `POST /retrieve` takes and gives (Search-R1's, 2503.09516)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of the corpus. Ids are strings and need not be row numbers."""
+
+    id: str
+    title: str
+    text: str
+    url: str = ""
+
+    @property
+    def contents(self) -> str:
+        """Search-R1's layout: the quoted title on line one, the text below; clients split on the first newline."""
+        return f'"{self.title}"\n{self.text}'
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPassage:
+    """A hit; a higher score is a better hit, and scores compare only within one index."""
+
+    passage: Passage
+    score: float

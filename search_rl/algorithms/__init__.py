@@ -1,0 +1,1 @@
+"""Advantage estimators that verl lacks, as pure functions of (rewards, mask, group)."""

@@ -1,0 +1,238 @@
+"""The config file: typed, frozen sections read from YAML, with `--set section.key=value` on top.
+
+An unknown key is an error that names the nearest known one. Components never see these sections: `assemble`-style code
+at the edge takes plain values out of them. Lengths are in tokens, durations in seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from search_rl.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A frozen part of the config that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunSection(Section):
+    """Where a run lives: `root/name`. `seed` feeds data order, sampling and initialisation."""
+
+    name: str
+    root: Path = Path("runs")
+    seed: int = 1
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.root / self.name
+
+
+class ModelSection(Section):
+    """The policy: a Hugging Face checkpoint folder, or a hub id where a hub can be reached."""
+
+    path: str
+    gradient_checkpointing: bool = False
+    attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
+
+
+class DataSection(Section):
+    """Question files in Search-R1's parquet schema."""
+
+    train: tuple[Path, ...]
+    dev: tuple[Path, ...]
+    shuffle: bool = True
+
+
+class RetrieverSection(Section):
+    """How the agent reaches `/retrieve`. A search that still fails after the retries voids its episode."""
+
+    url: str = "http://127.0.0.1:8000"
+    top_k: PositiveInt = 3
+    timeout_seconds: float = Field(30.0, gt=0)
+    max_attempts: PositiveInt = 6
+
+
+class AgentSection(Section):
+    """The episode: prompt, turns and token budgets. `max_turns` may search; one more turn may only answer."""
+
+    prompt: Literal["search_r1", "short"] = "search_r1"
+    max_turns: PositiveInt = 4
+    max_prompt_tokens: PositiveInt = 2048
+    max_turn_tokens: PositiveInt = 500
+    max_observation_tokens: PositiveInt = 500
+    max_response_tokens: PositiveInt = 4096
+
+    @property
+    def max_model_tokens(self) -> int:
+        """The context that an episode can fill."""
+        return self.max_prompt_tokens + self.max_response_tokens
+
+
+class RolloutSection(Section):
+    """A training step samples `prompts_per_step` questions, `samples_per_prompt` episodes each."""
+
+    prompts_per_step: PositiveInt = 512
+    samples_per_prompt: PositiveInt = 5
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_concurrent_sequences: PositiveInt = 256
+    gpu_memory_share: float = Field(0.6, gt=0, lt=1)
+    tensor_parallel: PositiveInt = 1
+    num_workers: PositiveInt = 8
+
+
+class AlgorithmSection(Section):
+    """GRPO over groups of siblings; void episodes are left out of group statistics and loss."""
+
+    estimator: Literal["search_rl_grpo", "search_rl_grpo_no_std"] = "search_rl_grpo"
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.2, gt=0)
+    kl_coefficient: float = Field(0.0, ge=0)
+    entropy_coefficient: float = Field(0.0, ge=0)
+    recompute_old_logprobs: bool = True
+
+
+class OptimizerSection(Section):
+    """AdamW on the policy. `mini_batch_prompts` counts questions, not episodes."""
+
+    learning_rate: float = Field(1e-6, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    max_gradient_norm: float = Field(1.0, gt=0)
+    mini_batch_prompts: PositiveInt = 256
+    micro_batch_tokens: PositiveInt = 16384
+
+
+class TrainerSection(Section):
+    """How long to train, what to keep, and when to stop for safety."""
+
+    total_steps: PositiveInt
+    save_every_steps: PositiveInt = 50
+    keep_checkpoints: PositiveInt = 2
+    trackers: tuple[str, ...] = ("console", "file")
+    hang_seconds: float = Field(120.0, gt=0)
+    start_seconds: float = Field(900.0, gt=0)
+    max_void_share: float = Field(0.2, ge=0, le=1)
+    min_agreement_pearson: float = Field(0.99, ge=0, le=1)
+    max_agreement_gap: float = Field(0.03, gt=0)
+
+
+class HardwareSection(Section):
+    """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them."""
+
+    platform: Literal["cpu", "gpu"] = "gpu"
+    nodes: PositiveInt = 1
+    gpus_per_node: PositiveInt = 8
+    offload: bool = False
+    ray_address: str | None = None
+    kv_cache_gib: PositiveInt = 1
+
+
+class SftSection(Section):
+    """Protocol demonstrations for the warm-up: `relations` empty means all; budget by steps, not by seconds."""
+
+    relations: tuple[str, ...] = ()
+    demonstrations: PositiveInt = 256
+    batch_size: PositiveInt = 8
+    learning_rate: float = Field(3e-4, gt=0)
+    warmup_steps: int = Field(3, ge=0)
+
+
+class EvalSection(Section):
+    """Greedy evaluation; `questions` bounds the number of rows for quick runs, None is all."""
+
+    test: tuple[Path, ...] = ()
+    questions: PositiveInt | None = None
+
+
+class Config(Section):
+    """A whole config file. `reward` maps a part of search_rl.rewards to its weight; `verl` is passed on unread."""
+
+    run: RunSection
+    model: ModelSection
+    data: DataSection
+    retriever: RetrieverSection = RetrieverSection()
+    agent: AgentSection = AgentSection()
+    reward: dict[str, float] = Field(default_factory=lambda: {"exact_match": 1.0})
+    rollout: RolloutSection = RolloutSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    trainer: TrainerSection
+    hardware: HardwareSection = HardwareSection()
+    sft: SftSection = SftSection()
+    eval: EvalSection = EvalSection()
+    verl: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _mini_batch_divides_step(self) -> Config:
+        prompts, mini = self.rollout.prompts_per_step, self.optimizer.mini_batch_prompts
+        if mini > prompts or prompts % mini:
+            raise ValueError(
+                f"optimizer.mini_batch_prompts={mini} must divide rollout.prompts_per_step={prompts}"
+            )
+        return self
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The config in `path` with `section.key=value` overrides applied (values are YAML).
+
+    Raises ConfigError with one line that names the key, the value and what would be right.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no config file at {path}: give the path of a YAML file, e.g. configs/demo.yaml") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} holds a {type(tree).__name__}: a config is a mapping of sections")
+    for override in overrides:
+        _apply_override(tree, override)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first_fault(error, tree)}") from error
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> None:
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"--set {override}: write it as section.key=value")
+    *sections, key = dotted.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"--set {override}: {section} is a value, not a section")
+    try:
+        tree[key] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML; quote it") from error
+
+
+def _first_fault(error: ValidationError, tree: Mapping[str, Any]) -> str:
+    fault = error.errors()[0]
+    dotted = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(fault["loc"][-1]), _known_keys(fault["loc"][:-1]), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(_known_keys(fault['loc'][:-1]))}"
+        return f"unknown key {dotted}: {hint}"
+    if fault["type"] == "missing":
+        return f"missing key {dotted}: add it"
+    given = "" if fault["type"] == "value_error" else f" (got {fault['input']!r})"
+    return f"{dotted or 'config'}: {fault['msg'].removeprefix('Value error, ')}{given}"
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    section: Any = Config
+    for part in location:
+        section = section.model_fields[str(part)].annotation
+    return list(section.model_fields)

@@ -1,0 +1,39 @@
+"""The seam to whatever samples tokens: tokens in, tokens and log-probs out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. Temperature 0 is greedy; top_k -1 keeps the whole vocabulary."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Sampled token ids with the log-prob of each under the sampling distribution."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+class Engine(Protocol):
+    """One way to sample."""
+
+    async def generate(
+        self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
+    ) -> Generation:
+        """Sample at most `max_tokens` after `prompt_ids`, ending after the first `stop` string, its tokens kept.
+
+        `request_id` is the same for all turns of an episode, so that an engine can reuse its prefix cache.
+        Raises EngineError when the engine fails.
+        """
+        ...

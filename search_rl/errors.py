@@ -1,0 +1,31 @@
+"""Errors that end at the command line as one line: what, which value, what to do."""
+
+from __future__ import annotations
+
+
+class SearchRLError(Exception):
+    """Base of all errors that are meant for the user's eyes."""
+
+
+class ConfigError(SearchRLError):
+    """A config file or override that cannot be used as it stands."""
+
+
+class DataError(SearchRLError):
+    """A data file with a row that cannot be used; the message names file and row."""
+
+
+class ModelError(SearchRLError):
+    """A model folder that is not a usable checkpoint."""
+
+
+class RetrieverError(SearchRLError):
+    """The retrieval service is away, too slow, or answers nonsense: never an observation (invariant 7)."""
+
+
+class EngineError(SearchRLError):
+    """The sampling engine failed, is silent, or disagrees with the trainer."""
+
+
+class TrainingError(SearchRLError):
+    """A training run that had to stop; what it wrote so far stays."""
