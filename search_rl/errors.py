@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class SearchRLError(Exception):
     """Base of all errors that are meant for the user's eyes."""
@@ -29,3 +32,11 @@ class EngineError(SearchRLError):
 
 class TrainingError(SearchRLError):
     """A training run that had to stop; what it wrote so far stays."""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is not among the `known` ones: it offers the nearest, or else all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    return ConfigError(f"unknown {what} {name!r}: {hint}")

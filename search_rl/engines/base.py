@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,17 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = -1
     seed: int | None = None
+
+    def seed_of(self, request_id: str, num_prompt_tokens: int) -> int | None:
+        """The seed of one request: siblings and turns differ, a second run does not. None when there is no
+        seed.
+        """
+        if self.seed is None:
+            return None
+        digest = hashlib.blake2b(
+            f"{self.seed}/{request_id}/{num_prompt_tokens}".encode(), digest_size=4
+        ).digest()
+        return int.from_bytes(digest) >> 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,8 @@ class Engine(Protocol):
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
     ) -> Generation:
-        """Sample at most `max_tokens` after `prompt_ids`, ending after the first `stop` string, its tokens kept.
+        """One to `max_tokens` tokens after `prompt_ids`, ending after the first `stop` string, its tokens
+        kept.
 
         `request_id` is the same for all turns of an episode, so that an engine can reuse its prefix cache.
         Raises EngineError when the engine fails.

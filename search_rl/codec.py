@@ -1,0 +1,63 @@
+"""The seam to a tokenizer: text to ids and back, without ever adding a token of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, str]
+
+
+class Codec(Protocol):
+    """Text to token ids and back."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of `text` alone: no special token is added, and none that the text spells is recognised."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The ids of a conversation, up to where the assistant begins to write."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of `token_ids`, special tokens included; bytes that are no character become U+FFFD."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersCodec:
+    """A codec over a transformers tokenizer; one without a chat template gets the bare message texts."""
+
+    tokenizer: PreTrainedTokenizerBase
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """See `Codec.encode`: a passage that spells an end-of-turn token stays plain text."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """See `Codec.encode_chat`."""
+        if not self.tokenizer.chat_template:
+            return self.encode("\n".join(message["content"] for message in messages))
+        text = self.tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+        )
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """See `Codec.decode`."""
+        return str(
+            self.tokenizer.decode(
+                list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+
+def load_codec(model_path: str) -> TransformersCodec:
+    """The codec of a checkpoint folder or hub id."""
+    from transformers import AutoTokenizer
+
+    return TransformersCodec(AutoTokenizer.from_pretrained(model_path))

@@ -1,0 +1,115 @@
+"""Sampling with vLLM inside this program: one engine process, gone when the context ends.
+
+On a CPU vLLM repacks the weights while it loads them, so this engine samples from the checkpoint as it was
+opened; training goes through verl's server instead, which follows the trainer's weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from search_rl.engines.base import Generation, Sampling
+from search_rl.errors import EngineError, ModelError
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+@dataclass(frozen=True, slots=True)
+class VllmEngine:
+    """An engine over vLLM's AsyncLLM; make one with `open`."""
+
+    _llm: AsyncLLM
+    _sampling: Sampling
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        model_path: str | Path,
+        sampling: Sampling,
+        *,
+        max_model_tokens: int,
+        max_concurrent_requests: int = 32,
+        seed: int = 0,
+        dtype: str = "auto",
+        cache_bytes: int | None = None,
+    ) -> AsyncIterator[Self]:
+        """The engine of a checkpoint folder or hub id, ready to sample; opening takes some ten seconds on a
+        CPU.
+
+        `cache_bytes` is the memory of the key-value cache (None: 1 GiB on a CPU, vLLM's own rule on a GPU).
+        Raises ModelError when vLLM cannot load the model.
+        """
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        arguments = AsyncEngineArgs(
+            model=str(model_path),
+            max_model_len=max_model_tokens,
+            max_num_seqs=max_concurrent_requests,
+            seed=seed,
+            dtype=dtype,
+            kv_cache_memory_bytes=cache_bytes,
+            enforce_eager=True,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",
+            disable_log_stats=True,
+        )
+        try:
+            llm = AsyncLLM.from_engine_args(arguments)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ModelError(f"vLLM cannot load {model_path}: {error}") from error
+        try:
+            yield cls(llm, sampling)
+        finally:
+            llm.shutdown()
+
+    async def generate(
+        self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
+    ) -> Generation:
+        """See `Engine.generate`."""
+        from vllm.exceptions import VLLMClientError
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        parameters = SamplingParams(
+            temperature=self._sampling.temperature,
+            top_p=self._sampling.top_p,
+            top_k=self._sampling.top_k,
+            seed=self._sampling.seed_of(request_id, len(prompt_ids)),
+            max_tokens=max_tokens,
+            stop=list(stop),
+            include_stop_str_in_output=True,
+            skip_special_tokens=False,
+            logprobs=0,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final: RequestOutput | None = None
+        try:
+            async for output in self._llm.generate(
+                {"prompt_token_ids": list(prompt_ids)}, parameters, f"{request_id}-{len(prompt_ids)}"
+            ):
+                final = output
+        except (EngineDeadError, EngineGenerateError, VLLMClientError, ValueError) as error:
+            raise EngineError(f"vLLM failed: {error}") from error
+        if final is None:
+            raise EngineError(f"vLLM ended request {request_id} without an output")
+        return _generation(final)
+
+
+def _generation(output: RequestOutput) -> Generation:
+    """The sampled tokens with the log-prob of each."""
+    completion = output.outputs[0]
+    token_ids = tuple(completion.token_ids)
+    if completion.logprobs is None or len(completion.logprobs) != len(token_ids):
+        raise EngineError(f"vLLM gave no log-prob for some of {len(token_ids)} tokens")
+    logprobs = zip(token_ids, completion.logprobs, strict=True)
+    return Generation(token_ids, tuple(position[token_id].logprob for token_id, position in logprobs))

@@ -1,0 +1,177 @@
+"""Rollouts as JSON lines, lossless: what is read back equals what was written, token by token and bit by bit.
+
+Masks and flat lists are not stored, for they are derived from the turns. A row carries its version; metadata
+(step, checkpoint, …) rides along untouched. A last row that was cut short by an interruption was never a row:
+`read` leaves it out and the next `append` removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from search_rl.errors import DataError
+from search_rl.types import (
+    Action,
+    Answer,
+    Malformed,
+    Observation,
+    Origin,
+    Passage,
+    Question,
+    Reward,
+    Rollout,
+    ScoredPassage,
+    Search,
+    SearchResult,
+    Segment,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+
+VERSION = 1
+
+Row = dict[str, Any]
+
+_ACTIONS: Mapping[str, type[Search] | type[Answer] | type[Malformed]] = {
+    "search": Search,
+    "answer": Answer,
+    "malformed": Malformed,
+}
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row: a rollout and the metadata that it was written with."""
+
+    rollout: Rollout
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def append(path: Path, rollouts: Iterable[Rollout], metadata: Mapping[str, Any] | None = None) -> None:
+    """Add a row for each rollout to the file, which is made when there is none. `metadata` must be JSON."""
+    rows = (rollout_to_row(rollout, metadata or {}) for rollout in rollouts)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if path.exists():
+        _close_last_row(path)
+    with path.open("a", encoding="ascii") as file:
+        file.write(text)
+
+
+def read(path: Path) -> Iterator[Record]:
+    """The records of a file in order, one at a time.
+
+    Raises DataError that names file and line for a row that cannot be read or is of another version.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield row_to_record(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if not line.endswith(b"\n") and isinstance(error, ValueError):
+                    _logger.warning("%s: line %d was cut short and is left out", path, number)
+                    return
+                raise DataError(f"{path}:{number}: not a rollout: {_reason(error)}") from error
+
+
+def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
+    """The JSON form of a rollout."""
+    trajectory = rollout.trajectory
+    return {
+        "version": VERSION,
+        "metadata": dict(metadata),
+        "group_id": rollout.group_id,
+        "question": asdict(trajectory.question),
+        "stop_reason": str(trajectory.stop_reason),
+        "reward": {"total": rollout.reward.total, "parts": dict(rollout.reward.parts)},
+        "prompt_ids": trajectory.prompt.token_ids,
+        "turns": [_turn_to_row(turn) for turn in trajectory.turns],
+    }
+
+
+def row_to_record(row: Row) -> Record:
+    """The inverse of `rollout_to_row`. Raises ValueError, KeyError, TypeError or AttributeError for a bad
+    row.
+    """
+    if row["version"] != VERSION:
+        raise ValueError(f"version {row['version']}, this program reads version {VERSION}")
+    fields: Row = {**row["question"]}
+    for name in ("golden_answers", "evidence_ids"):
+        fields[name] = tuple(fields[name])
+    trajectory = Trajectory(
+        Question(**fields),
+        Segment(Origin.PROMPT, tuple(row["prompt_ids"])),
+        tuple(_turn_from_row(turn) for turn in row["turns"]),
+        StopReason(row["stop_reason"]),
+    )
+    return Record(Rollout(trajectory, Reward(**row["reward"]), row["group_id"]), row["metadata"])
+
+
+def _turn_to_row(turn: Turn) -> Row:
+    kind = type(turn.action).__name__.lower()
+    return {
+        "text": turn.text,
+        "action": {"kind": kind, **asdict(turn.action)},
+        "policy_ids": turn.policy.token_ids,
+        "policy_logprobs": turn.policy.logprobs,
+        "observation": None if turn.observation is None else asdict(turn.observation),
+        "environment_ids": None if turn.environment is None else turn.environment.token_ids,
+        "generate_seconds": turn.generate_seconds,
+        "search_seconds": turn.search_seconds,
+    }
+
+
+def _turn_from_row(row: Row) -> Turn:
+    environment_ids = row["environment_ids"]
+    return Turn(
+        policy=Segment(Origin.POLICY, tuple(row["policy_ids"]), tuple(row["policy_logprobs"])),
+        text=row["text"],
+        action=_action_from_row(row["action"]),
+        observation=None if row["observation"] is None else _observation_from_row(row["observation"]),
+        environment=None if environment_ids is None else Segment(Origin.ENVIRONMENT, tuple(environment_ids)),
+        generate_seconds=row["generate_seconds"],
+        search_seconds=row["search_seconds"],
+    )
+
+
+def _action_from_row(row: Row) -> Action:
+    fields = {name: value for name, value in row.items() if name != "kind"}
+    return _ACTIONS[row["kind"]](**fields)
+
+
+def _observation_from_row(row: Row) -> Observation:
+    return Observation(
+        row["text"],
+        None if row["result"] is None else _result_from_row(row["result"]),
+        row["num_passages_shortened"],
+    )
+
+
+def _result_from_row(row: Row) -> SearchResult:
+    passages = (ScoredPassage(Passage(**hit["passage"]), hit["score"]) for hit in row["passages"])
+    return SearchResult(row["query"], tuple(passages))
+
+
+def _close_last_row(path: Path) -> None:
+    """Make the file end after a whole row, so that the next one does not grow onto it."""
+    with path.open("rb+") as file:
+        content = file.read()
+        last = content[content.rfind(b"\n") + 1 :]
+        if not last:
+            return
+        try:
+            json.loads(last)
+        except ValueError:
+            file.truncate(len(content) - len(last))
+        else:
+            file.write(b"\n")
+
+
+def _reason(error: Exception) -> str:
+    return f"no field {error}" if isinstance(error, KeyError) else str(error)
