@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -60,7 +60,7 @@ class SearchClient:
         self._jitter = random.Random()
         self._client = httpx.AsyncClient(transport=transport, timeout=timeout_seconds)
         self._batches: dict[int, _Batch] = {}
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[dict[str, _Outcome]]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,11 +77,22 @@ class SearchClient:
         """See `Searcher.search`."""
         batch = self._batches.get(top_k)
         if batch is None or not batch.is_open:
-            batch = self._batches[top_k] = _Batch(top_k, {})
-            request = asyncio.create_task(self._send(batch))
+            batch = self._batches[top_k] = _Batch(top_k)
+            request = batch.request = asyncio.create_task(self._send(batch))
             self._requests.add(request)
             request.add_done_callback(self._requests.discard)
-        outcome = await asyncio.shield(batch.outcome_of(query))
+        batch.queries[query] = None
+        return await self._outcome(query, batch)
+
+    async def _outcome(self, query: str, batch: _Batch) -> SearchResult:
+        """What became of one query of a batch; who gives up waiting does not stop the request for the others."""
+        assert batch.request is not None
+        try:
+            outcome = (await asyncio.shield(batch.request))[query]
+        except asyncio.CancelledError:
+            if not batch.request.cancelled():
+                raise
+            raise RetrieverError(f"the client of {self.url} was closed during a search") from None
         if isinstance(outcome, RetrieverError):
             raise RetrieverError(str(outcome)) from outcome
         return outcome
@@ -96,14 +107,11 @@ class SearchClient:
             raise RetrieverError(f"the retriever at {self.url} is not ready yet: try again in a moment")
         self._parse(response, [], top_k=1)
 
-    async def _send(self, batch: _Batch) -> None:
-        """Wait for company, then ask, and tell everyone who waits."""
-        try:
-            await asyncio.sleep(_COALESCE_SECONDS)
-            batch.is_open = False
-            batch.resolve(await self._outcomes(list(batch.futures), batch.top_k))
-        finally:
-            batch.abandon(f"the client of {self.url} was closed during a search")
+    async def _send(self, batch: _Batch) -> dict[str, _Outcome]:
+        """Wait for company, then ask."""
+        await asyncio.sleep(_COALESCE_SECONDS)
+        batch.is_sent = True
+        return await self._outcomes(list(batch.queries), batch.top_k)
 
     async def _outcomes(self, queries: Sequence[str], top_k: int) -> dict[str, _Outcome]:
         """What became of each query."""
@@ -145,11 +153,14 @@ class SearchClient:
     async def _post_once(self, queries: Sequence[str], top_k: int) -> httpx.Response:
         body = {"queries": list(queries), "topk": top_k, "return_scores": True}
         # ASCII JSON: a query that is no valid Unicode must be the server's to refuse, not ours to crash on.
-        return await self._client.post(
-            f"{self.url}/retrieve",
-            content=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
+        try:
+            return await self._client.post(
+                f"{self.url}/retrieve",
+                content=json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+            )
+        except httpx.DecodingError as error:
+            raise RetrieverError(f"{self.url}/retrieve answered nonsense: {error}") from error
 
     def _backoff(self, attempt: int) -> float:
         longest = min(self._backoff_seconds * 2.0 ** (attempt - 1), _MAX_BACKOFF_SECONDS)
@@ -190,29 +201,17 @@ _Outcome = SearchResult | RetrieverError
 
 @dataclass(slots=True)
 class _Batch:
-    """Queries on their way to one request, each with the future of its outcome."""
+    """Queries, each once and in order, on their way to one request."""
 
     top_k: int
-    futures: dict[str, asyncio.Future[_Outcome]]
-    is_open: bool = True
+    queries: dict[str, None] = field(default_factory=dict)
+    request: asyncio.Task[dict[str, _Outcome]] | None = None
+    is_sent: bool = False
 
-    def outcome_of(self, query: str) -> asyncio.Future[_Outcome]:
-        """The future outcome of `query`, which joins the batch."""
-        if query not in self.futures:
-            self.futures[query] = asyncio.get_running_loop().create_future()
-            self.is_open = len(self.futures) < _MAX_QUERIES_PER_REQUEST
-        return self.futures[query]
-
-    def resolve(self, outcomes: Mapping[str, _Outcome]) -> None:
-        """Tell everyone who waits."""
-        for query, outcome in outcomes.items():
-            self.futures[query].set_result(outcome)
-
-    def abandon(self, reason: str) -> None:
-        """Fail whatever is still waiting."""
-        for future in self.futures.values():
-            if not future.done():
-                future.set_result(RetrieverError(reason))
+    @property
+    def is_open(self) -> bool:
+        """True while another query may join."""
+        return not self.is_sent and len(self.queries) < _MAX_QUERIES_PER_REQUEST
 
 
 class _Document(BaseModel):
