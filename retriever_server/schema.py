@@ -1,4 +1,4 @@
-"""The retrieval contract: passages and the JSON that `POST /retrieve` takes and gives (Search-R1's, 2503.09516)."""
+"""The retrieval contract: passages, and the layout of `contents` (Search-R1, arXiv 2503.09516)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """Search-R1's layout: the quoted title on line one, the text below; clients split on the first newline."""
+        """Search-R1's layout: the quoted title, a newline, the text; clients split on the first newline."""
         return f'"{self.title}"\n{self.text}'
 
 

@@ -1,0 +1,238 @@
+"""A dense index folder: FAISS vectors, passages, manifest. Built once, renamed into place, never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from retriever_server.corpus import read_corpus
+from retriever_server.encoders import Encoder
+from retriever_server.errors import IndexFolderError
+from retriever_server.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    Canary,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
+from retriever_server.schema import Passage
+from retriever_server.store import OFFSETS_FILE, PASSAGES_FILE, PassageStore, write_passages
+
+INDEX_FILE = "index.faiss"
+_CHUNK_PASSAGES = 1024
+_NUM_CANARIES = 5
+_CANARY_WORDS = 12
+_CANARY_TOP_K = 3
+_SPARE_BYTES = 64 * 2**20
+# A hit more than asked, so that equal scores at the edge are ordered by row and not by the search's threads.
+_TIE_MARGIN = 8
+_SCORE_DECIMALS = 6
+
+# FAISS's own default multiplies matrices from 128,000 / dimension queries on, and below scans once a query.
+faiss.cvar.distance_compute_blas_threshold = 1
+
+
+def build_index(
+    corpus: Path, out: Path, encoder: Encoder, *, progress: Callable[[int, int], None] | None = None
+) -> Manifest:
+    """The manifest of the index folder written to `out`, replacing an index that was there.
+
+    The whole corpus is checked before anything is encoded. `progress(done, total)` counts passages. Until the
+    end all lies in a folder beside `out`: a failed build leaves `out` as it was.
+
+    Raises CorpusError, IndexFolderError.
+    """
+    _check_out(out)
+    with _building_folder(out) as folder:
+        _check_disk(folder, _estimated_bytes(corpus), "the passages")
+        digest = write_passages(read_corpus(corpus), folder)
+        num_passages = _num_rows(folder)
+        if num_passages == 0:
+            raise IndexFolderError(f"{corpus}: no passages, nothing to index")
+        _check_disk(folder, num_passages * encoder.spec.dimension * 4, "the vectors")
+        store = PassageStore(folder)
+        vectors = _encode_all(store, encoder, progress)
+        _write_vectors(vectors, folder / INDEX_FILE)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            kind="flat",
+            metric="inner_product",
+            is_normalised=True,
+            encoder=encoder.spec,
+            num_passages=num_passages,
+            corpus_sha256=digest,
+            file_bytes={
+                name: (folder / name).stat().st_size for name in (INDEX_FILE, PASSAGES_FILE, OFFSETS_FILE)
+            },
+            versions=_versions(),
+            canaries=_canaries(DenseIndex(vectors, store), encoder),
+        )
+        write_manifest(manifest, folder)
+        _replace(out, folder)
+    return manifest
+
+
+class DenseIndex:
+    """Exact search by inner product over the passages of a folder."""
+
+    def __init__(self, vectors: Any, store: PassageStore) -> None:
+        self._vectors, self._store = vectors, store
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def passage(self, row: int) -> Passage:
+        """The passage of a row."""
+        return self._store[row]
+
+    def search(self, queries_ND: NDArray[np.float32], top_k: int) -> list[list[tuple[int, float]]]:
+        """Per query at most `top_k` (row, score), best first, equal scores by row.
+
+        Fewer when the index has fewer rows. Scores are rounded to six decimals; what is below is noise.
+        """
+        num_hits = min(top_k, len(self))
+        if num_hits <= 0 or not len(queries_ND):
+            return [[] for _ in queries_ND]
+        scores_NK, rows_NK = self._vectors.search(
+            np.ascontiguousarray(queries_ND, dtype=np.float32), min(num_hits + _TIE_MARGIN, len(self))
+        )
+        return [
+            _hits(rows_K, scores_K)[:num_hits] for rows_K, scores_K in zip(rows_NK, scores_NK, strict=True)
+        ]
+
+
+def open_index(folder: Path) -> tuple[DenseIndex, Manifest]:
+    """The memory-mapped index of a folder and its manifest. Raises IndexFolderError when they do not fit."""
+    manifest = read_manifest(folder)
+    path = folder / INDEX_FILE
+    try:
+        vectors = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise IndexFolderError(f"{path}: not a FAISS index, or cut short; build it again") from error
+    store = PassageStore(folder)
+    _check("rows of vectors", path, vectors.ntotal, manifest.num_passages)
+    _check("passages", folder / PASSAGES_FILE, len(store), manifest.num_passages)
+    _check("dimension", path, vectors.d, manifest.encoder.dimension)
+    _check("metric", path, vectors.metric_type, faiss.METRIC_INNER_PRODUCT)
+    return DenseIndex(vectors, store), manifest
+
+
+def passage_text(passage: Passage) -> str:
+    """What is encoded: Search-R1's contents, without the empty title line when there is no title."""
+    return passage.contents if passage.title else passage.text
+
+
+def _hits(rows_K: NDArray[np.int64], scores_K: NDArray[np.float32]) -> list[tuple[int, float]]:
+    """FAISS pads with row -1 when it has fewer hits than asked, and when a query is not finite."""
+    is_hit_K = (rows_K >= 0) & np.isfinite(scores_K)
+    pairs = zip(rows_K[is_hit_K].tolist(), scores_K[is_hit_K].tolist(), strict=True)
+    return sorted(
+        ((row, round(score, _SCORE_DECIMALS)) for row, score in pairs), key=lambda hit: (-hit[1], hit[0])
+    )
+
+
+def _encode_all(store: PassageStore, encoder: Encoder, progress: Callable[[int, int], None] | None) -> Any:
+    vectors = faiss.IndexFlatIP(encoder.spec.dimension)
+    for start in range(0, len(store), _CHUNK_PASSAGES):
+        rows = range(start, min(start + _CHUNK_PASSAGES, len(store)))
+        vectors.add(encoder.encode_passages([passage_text(store[row]) for row in rows]))
+        if progress is not None:
+            progress(rows.stop, len(store))
+    return vectors
+
+
+def _write_vectors(vectors: Any, path: Path) -> None:
+    try:
+        faiss.write_index(vectors, str(path))
+    except RuntimeError as error:
+        raise IndexFolderError(
+            f"{path.parent.parent}: the vectors cannot be written; is the disk full?"
+        ) from error
+
+
+def _canaries(index: DenseIndex, encoder: Encoder) -> tuple[Canary, ...]:
+    """Queries made of passages spread evenly over the corpus, with what they find."""
+    rows = np.linspace(0, len(index) - 1, min(_NUM_CANARIES, len(index)), dtype=int).tolist()
+    queries = [" ".join(passage_text(index.passage(row)).split()[:_CANARY_WORDS]) for row in rows]
+    found = index.search(encoder.encode_queries(queries), _CANARY_TOP_K)
+    return tuple(
+        Canary(query, tuple(index.passage(row).id for row, _ in hits))
+        for query, hits in zip(queries, found, strict=True)
+    )
+
+
+def _check(what: str, path: Path, found: int, expected: int) -> None:
+    if found != expected:
+        raise IndexFolderError(
+            f"{path}: {what} {found:,}, but the manifest says {expected:,}; build it again"
+        )
+
+
+def _num_rows(folder: Path) -> int:
+    return len(np.load(folder / OFFSETS_FILE, mmap_mode="r")) - 1
+
+
+def _versions() -> dict[str, str]:
+    """Of the packages that decide the vectors, as far as they are installed."""
+    found = {}
+    for name in ("faiss-cpu", "faiss-gpu", "numpy", "sentence-transformers", "torch", "transformers"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _check_out(out: Path) -> None:
+    if out.is_dir() and any(out.iterdir()) and not (out / MANIFEST_FILE).is_file():
+        raise IndexFolderError(f"{out}: a folder that is not an index is in the way; give another --out")
+    if out.exists() and not out.is_dir():
+        raise IndexFolderError(f"{out}: a file is in the way; give another --out")
+
+
+def _estimated_bytes(corpus: Path) -> int:
+    """Of the stored passages; text shrinks about five times under gzip. 0 when there is no corpus."""
+    if not corpus.is_file():
+        return 0
+    return corpus.stat().st_size * (5 if corpus.suffix == ".gz" else 1)
+
+
+def _check_disk(folder: Path, needed_bytes: int, what: str) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes + _SPARE_BYTES:
+        raise IndexFolderError(
+            f"{folder.parent}: {what} need {(needed_bytes + _SPARE_BYTES) / 1e9:.2f} GB, "
+            f"{free_bytes / 1e9:.2f} GB are free; make room or give another --out"
+        )
+
+
+@contextlib.contextmanager
+def _building_folder(out: Path) -> Iterator[Path]:
+    """A new folder beside `out`, gone afterwards unless it was renamed."""
+    folder = out.absolute().with_name(f".{out.absolute().name}.building-{os.getpid()}")
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    except OSError as error:
+        raise IndexFolderError(f"{out}: the index cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(out: Path, folder: Path) -> None:
+    """Rename `folder` to `out`; an index that was there goes only once the new one is complete."""
+    if not (out / MANIFEST_FILE).is_file():
+        folder.rename(out.absolute())
+        return
+    old = folder.with_name(folder.name + "-old")
+    out.rename(old)
+    folder.rename(out.absolute())
+    shutil.rmtree(old)

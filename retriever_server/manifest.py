@@ -1,0 +1,94 @@
+"""What an index folder says about itself, and the refusal of folders that are not what they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from retriever_server.encoders import EncoderSpec
+from retriever_server.errors import IndexFolderError
+
+MANIFEST_FILE = "manifest.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A query and what the freshly built index answered to it: another model or corpus answers otherwise."""
+
+    query: str
+    passage_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The make of an index. `corpus_sha256` is of the stored passages, `file_bytes` the size of each file."""
+
+    format_version: int
+    kind: Literal["flat"]
+    metric: Literal["inner_product"]
+    is_normalised: bool
+    encoder: EncoderSpec
+    num_passages: int
+    corpus_sha256: str
+    file_bytes: dict[str, int]
+    versions: dict[str, str]
+    canaries: tuple[Canary, ...]
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write the manifest into an index folder."""
+    (folder / MANIFEST_FILE).write_text(manifest_json(manifest), encoding="utf-8")
+
+
+def manifest_json(manifest: Manifest) -> str:
+    """The manifest as it stands in its file."""
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an index folder whose files have the sizes it names. Raises IndexFolderError."""
+    try:
+        text = (folder / MANIFEST_FILE).read_bytes()
+    except OSError as error:
+        raise IndexFolderError(
+            f"{folder}: not an index folder ({MANIFEST_FILE}: {error.strerror})"
+        ) from error
+    _check_format_version(text, folder)
+    try:
+        manifest = TypeAdapter(Manifest).validate_json(text)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise IndexFolderError(
+            f"{folder}: bad {MANIFEST_FILE} ({where}: {fault['msg']}); build it again"
+        ) from error
+    for name, num_bytes in manifest.file_bytes.items():
+        _check_size(folder / name, num_bytes)
+    return manifest
+
+
+def _check_format_version(text: bytes, folder: Path) -> None:
+    """First, because another version may have other fields."""
+    try:
+        manifest = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise IndexFolderError(f"{folder}: {MANIFEST_FILE} is not JSON ({error}); build it again") from error
+    found = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if found != FORMAT_VERSION:
+        raise IndexFolderError(
+            f"{folder}: index format is {found!r}, this program reads {FORMAT_VERSION}; build it again"
+        )
+
+
+def _check_size(path: Path, num_bytes: int) -> None:
+    found = path.stat().st_size if path.is_file() else None
+    if found != num_bytes:
+        state = "missing" if found is None else f"{found:,} bytes long"
+        raise IndexFolderError(
+            f"{path}: {state}, but the manifest says {num_bytes:,} bytes; copy it whole or build it again"
+        )
