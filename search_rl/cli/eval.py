@@ -1,0 +1,72 @@
+"""`search-rl eval`: greedy evaluation of a checkpoint or a served model on question files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from search_rl.cli import agent_options as options
+
+
+def eval(
+    questions: Annotated[
+        list[Path] | None,
+        typer.Option(help="Question file, .parquet or .jsonl; may be given more than once."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for episodes.jsonl and summary.json; the run folder's eval/ if unset."),
+    ] = None,
+    model: options.Model = None,
+    retriever: options.Retriever = None,
+    config: options.ConfigFile = None,
+    set_: options.Overrides = None,
+    endpoint: options.Endpoint = None,
+    served_model: options.ServedModel = None,
+    top_k: options.TopK = None,
+    prompt: options.Prompt = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Ask only so many questions, evenly spaced.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes in flight.")] = 64,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out bad rows of question files.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the evaluation in --out.")] = False,
+) -> None:
+    """Ask every question greedily; report exact match with 95 % intervals, searches and stop reasons."""
+    import asyncio
+
+    from rich.console import Console
+
+    from search_rl.errors import ConfigError
+    from search_rl.evaluation import assemble
+    from search_rl.evaluation.report import summary_table
+    from search_rl.viewer.progress import evaluation_progress
+
+    loaded = assemble.read_config(config, set_ or ())
+    setup = assemble.setup_from(
+        loaded,
+        model=model,
+        retriever=retriever,
+        top_k=top_k,
+        prompt=prompt,
+        endpoint=endpoint,
+        served_model=served_model,
+        concurrency=concurrency,
+    )
+    out = out or (loaded.run.folder / "eval" if loaded else None)
+    if out is None:
+        raise ConfigError("no output folder: give --out, or --config")
+    asked = assemble.read_question_files(
+        questions or (loaded.eval.test if loaded else ()),
+        limit=limit or (loaded.eval.questions if loaded else None),
+        skip_bad=skip_bad,
+    )
+    with evaluation_progress(len(asked), Console(stderr=True)) as on_done:
+        summary = asyncio.run(assemble.run_evaluation(setup, asked, out, is_resumed=resume, on_done=on_done))
+    typer.echo(summary.headline)
+    Console().print(summary_table(summary))
+    typer.echo(f"{out / assemble.SUMMARY}")
+    if not summary.is_valid:
+        raise typer.Exit(1)

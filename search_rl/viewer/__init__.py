@@ -1,0 +1,1 @@
+"""What people look at: episodes in a terminal, learning curves as a picture."""

@@ -1,0 +1,63 @@
+"""How far a long evaluation is: a bar on a terminal, a plain line every tenth otherwise, both on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from search_rl import rewards
+from search_rl.types import Rollout
+
+_PLAIN_STEP_PERCENT = 10
+
+
+@contextmanager
+def evaluation_progress(num_questions: int, console: Console) -> Iterator[Callable[[Rollout], None]]:
+    """What to call with each finished rollout."""
+    tally = _Tally(num_questions)
+    if not console.is_terminal:
+        yield lambda rollout: _print_tenth(tally, rollout, console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("evaluating", total=num_questions)
+
+        def advance(rollout: Rollout) -> None:
+            tally.add(rollout)
+            bar.update(task, completed=tally.num_done, description=f"exact match {tally.exact_match:.3f}")
+
+        yield advance
+
+
+@dataclass(slots=True)
+class _Tally:
+    num_questions: int
+    num_done: int = 0
+    num_right: float = 0.0
+
+    def add(self, rollout: Rollout) -> None:
+        self.num_done += 1
+        self.num_right += rewards.exact_match(rollout.trajectory)
+
+    @property
+    def exact_match(self) -> float:
+        return self.num_right / self.num_done
+
+    @property
+    def percent(self) -> int:
+        return 100 * self.num_done // self.num_questions
+
+
+def _print_tenth(tally: _Tally, rollout: Rollout, console: Console) -> None:
+    tenths_before = tally.percent // _PLAIN_STEP_PERCENT
+    tally.add(rollout)
+    if tally.percent // _PLAIN_STEP_PERCENT > tenths_before:
+        console.print(
+            f"evaluated {tally.num_done} of {tally.num_questions} ({tally.percent} %), "
+            f"exact match {tally.exact_match:.3f}",
+            highlight=False,
+        )

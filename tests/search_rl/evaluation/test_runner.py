@@ -1,0 +1,115 @@
+"""Every question is asked once, counted once, and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from search_rl.errors import EngineError
+from search_rl.evaluation.runner import is_failed, read_rollouts
+from search_rl.rewards import exact_match
+from search_rl.types import Question, Rollout, StopReason
+from tests.search_rl.conftest import ByteCodec, FixedSearcher
+from tests.search_rl.evaluation.conftest import ANSWER, SEARCH, ReplyingEngine, Run, ask
+
+QUESTIONS = tuple(ask(f"q{index}", str(index)) for index in range(8))
+DIRECT = {question.key: [ANSWER.format(question.golden_answers[0])] for question in QUESTIONS}
+
+
+def outcomes(rollouts: tuple[Rollout, ...]) -> list[tuple[str, float, StopReason]]:
+    """What each question came to."""
+    found = [rollout.trajectory for rollout in rollouts]
+    return [(episode.question.id, exact_match(episode), episode.stop_reason) for episode in found]
+
+
+def test_all_questions_are_counted_in_their_order(codec: ByteCodec, run: Run, tmp_path: Path) -> None:
+    """A question lost among workers, or results in the order they ended in."""
+    heard: list[str] = []
+    engine = ReplyingEngine(codec, DIRECT)
+    evaluation = run(QUESTIONS, engine, on_done=lambda done: heard.append(done.trajectory.question.id))
+    assert outcomes(evaluation.rollouts) == [(q.id, 1.0, StopReason.ANSWERED) for q in QUESTIONS]
+    assert sorted(heard) == [question.id for question in QUESTIONS]
+    assert heard != sorted(heard), "the engine answers later questions sooner"
+    assert read_rollouts(tmp_path / "episodes.jsonl").keys() == DIRECT.keys()
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 20])
+def test_concurrency_is_bounded_and_changes_nothing(
+    codec: ByteCodec, run: Run, tmp_path: Path, concurrency: int
+) -> None:
+    """More episodes in flight than asked for, or results that depend on how many."""
+    engine = ReplyingEngine(codec, DIRECT)
+    evaluation = run(QUESTIONS, engine, concurrency=concurrency)
+    assert engine.most_running == min(concurrency, len(QUESTIONS))
+    alone = run(QUESTIONS, ReplyingEngine(codec, DIRECT), concurrency=1, out_path=tmp_path / "alone.jsonl")
+    assert outcomes(evaluation.rollouts) == outcomes(alone.rollouts)
+
+
+def test_resume_asks_nothing_twice(codec: ByteCodec, run: Run) -> None:
+    """An interrupted evaluation that starts over, or that counts what it had done as missing."""
+    run(QUESTIONS[:5], ReplyingEngine(codec, DIRECT))
+    engine, heard = ReplyingEngine(codec, DIRECT), list[Rollout]()
+    evaluation = run(QUESTIONS, engine, on_done=heard.append)
+    assert sorted(engine.asked) == [question.key for question in QUESTIONS[5:]]
+    assert len(evaluation.rollouts) == len(heard) == 8
+    again = ReplyingEngine(codec, DIRECT)
+    assert outcomes(run(QUESTIONS, again).rollouts) == outcomes(evaluation.rollouts)
+    assert again.asked == []
+
+
+def test_resume_asks_a_changed_question(codec: ByteCodec, run: Run) -> None:
+    """The episode of an older question file taken for the answer to a question that was reworded since."""
+    run(QUESTIONS[:2], ReplyingEngine(codec, DIRECT))
+    changed = dataclasses.replace(QUESTIONS[0], text="what is the number?")
+    engine = ReplyingEngine(codec, DIRECT)
+    evaluation = run([changed, QUESTIONS[1]], engine)
+    assert engine.asked == [changed.key]
+    assert evaluation.rollouts[0].trajectory.question == changed
+
+
+def test_failed_questions_count_as_wrong(codec: ByteCodec, run: Run, tmp_path: Path) -> None:
+    """An over-long question or a failed search that is left out of the figures, or that ends the run."""
+    long = Question("long", "word " * 500, ("x",), "demo")
+    searching = QUESTIONS[0]
+    replies = {**DIRECT, searching.key: [SEARCH.format("anything")], long.key: []}
+    evaluation = run(
+        [long, *QUESTIONS[:2]], ReplyingEngine(codec, replies), searcher=FixedSearcher(error="down")
+    )
+    assert outcomes(evaluation.rollouts) == [
+        ("long", 0.0, StopReason.MAX_TOKENS),
+        ("q0", 0.0, StopReason.SEARCH_FAILED),
+        ("q1", 1.0, StopReason.ANSWERED),
+    ]
+    assert [is_failed(rollout.trajectory) for rollout in evaluation.rollouts] == [True, True, False]
+    rows = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if row["question"]["id"] == "long"]
+    assert "max_prompt_tokens=400" in row["metadata"]["error"]
+
+
+def test_resume_asks_again_where_the_search_had_failed(codec: ByteCodec, run: Run) -> None:
+    """A retriever's bad minute that stays in the result for ever, or two results of one question."""
+    replies = {QUESTIONS[0].key: [SEARCH.format("anything"), ANSWER.format("0")]}
+    void = run(QUESTIONS[:1], ReplyingEngine(codec, replies), searcher=FixedSearcher(error="down"))
+    assert outcomes(void.rollouts) == [("q0", 0.0, StopReason.SEARCH_FAILED)]
+    mended = run(QUESTIONS[:1], ReplyingEngine(codec, replies))
+    assert outcomes(mended.rollouts) == [("q0", 1.0, StopReason.ANSWERED)]
+    assert outcomes(run(QUESTIONS[:1], ReplyingEngine(codec, {})).rollouts) == outcomes(mended.rollouts)
+
+
+def test_engine_failure_ends_the_run_and_keeps_what_is_done(
+    codec: ByteCodec, run: Run, tmp_path: Path
+) -> None:
+    """Episodes lost with the engine, other workers that go on after it, or a bare ExceptionGroup."""
+
+    async def fail_on_q3(request_id: str) -> None:
+        if request_id == QUESTIONS[3].key:
+            raise EngineError("the engine is dead")
+
+    engine = ReplyingEngine(codec, DIRECT, before_turn=fail_on_q3)
+    with pytest.raises(EngineError, match="dead"):
+        run(QUESTIONS, engine, concurrency=1)
+    assert list(read_rollouts(tmp_path / "episodes.jsonl")) == [question.key for question in QUESTIONS[:3]]
+    assert engine.asked == [question.key for question in QUESTIONS[:4]]
