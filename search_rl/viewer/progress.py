@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -61,3 +62,23 @@ def _print_tenth(tally: _Tally, rollout: Rollout, console: Console) -> None:
             f"exact match {tally.exact_match:.3f}",
             highlight=False,
         )
+
+
+@contextmanager
+def step_progress(
+    num_steps: int | None, console: Console, *, describe: Callable[[dict[str, Any]], str]
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """What to call with each finished training step's metrics: a bar on a terminal, a plain line a step otherwise."""
+    if not console.is_terminal:
+        yield lambda step: console.print(_step_line(step, num_steps, describe), highlight=False, soft_wrap=True)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=num_steps)
+        yield lambda step: bar.update(
+            task, completed=step["step"], total=step.get("num_steps", num_steps), description=describe(step)
+        )
+
+
+def _step_line(step: dict[str, Any], num_steps: int | None, describe: Callable[[dict[str, Any]], str]) -> str:
+    return f"step {step['step']} of {step.get('num_steps', num_steps)}: {describe(step)}"

@@ -1,0 +1,49 @@
+"""`search-rl train`: GRPO through verl, or the exact verl command with --dry-run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="Config file, for example configs/demo.yaml.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a config value: section.key=value.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the verl command with all overrides, and stop.")
+    ] = False,
+) -> None:
+    """Train the policy with GRPO on live retrieval; the run folder keeps every rollout, metric and checkpoint."""
+    from search_rl.config import load_config
+
+    loaded = load_config(config, set_ or ())
+    if dry_run:
+        from search_rl.training.overrides import verl_command
+
+        typer.echo(verl_command(loaded, resume=resume))
+        return
+    from rich.console import Console
+
+    from search_rl.training.launch import train as run
+    from search_rl.training.preflight import check_before_training
+    from search_rl.viewer.progress import step_progress
+
+    check_before_training(loaded)
+    with step_progress(loaded.trainer.total_steps, Console(stderr=True), describe=describe_step) as on_step:
+        folder = run(loaded, resume=resume, on_step=on_step)
+    typer.echo(f"model: {folder.export}")
+    typer.echo(f"{folder.root}")
+
+
+def describe_step(metrics: dict[str, Any]) -> str:
+    """One line about a finished step."""
+    return (
+        f"reward {metrics['critic/score/mean']:.3f}, searches {metrics['agent/searches_per_question']:.2f}, "
+        f"format {metrics['agent/format_rate']:.2f}, mixed groups {metrics['group/mixed_share']:.2f}, "
+        f"{metrics['timing_s/step']:.0f} s"
+    )

@@ -1,0 +1,123 @@
+"""The episode as a verl agent loop: verl's server samples, `run_episode` decides, the trajectory goes back as ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import orjson
+import ray
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+from search_rl.codec import TransformersCodec
+from search_rl.agent.episode import Limits, run_episode
+from search_rl.agent.protocols import protocol_named
+from search_rl.datasets.questions import question_row
+from search_rl.engines.base import Generation
+from search_rl.errors import EngineError
+from search_rl.records import rollout_to_row
+from search_rl.rewards import score
+from search_rl.search import SearchClient
+from search_rl.training import monitor
+from search_rl.types import Rollout, Trajectory
+
+SETTINGS_KEY = "search_rl"
+"""Where `rollout.custom` carries this project's settings to every worker."""
+
+
+@cache
+def _client(url: str, timeout_seconds: float, max_attempts: int) -> SearchClient:
+    """One client, so one connection pool and one queue of queries, for all episodes of a worker process."""
+    return SearchClient(url, timeout_seconds=timeout_seconds, max_attempts=max_attempts)
+
+
+class ServerEngine:
+    """verl's rollout servers as an engine; keeps the weight versions that sampled the episode."""
+
+    def __init__(self, client: Any, sampling_params: Mapping[str, Any]) -> None:
+        self._client = client
+        self._sampling_params = dict(sampling_params)
+        self.versions: list[dict[str, Any]] = []
+        self.num_preempted = 0
+
+    async def generate(
+        self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
+    ) -> Generation:
+        """See `Engine.generate`. A dead engine ends the run: no group may be trained on what is left of it."""
+        sampling_params = {
+            **self._sampling_params,
+            "max_tokens": max_tokens,
+            "stop": list(stop),
+            "include_stop_str_in_output": True,
+        }
+        try:
+            output = await self._client.generate(
+                request_id=request_id, prompt_ids=list(prompt_ids), sampling_params=sampling_params
+            )
+        except ray.exceptions.RayError as error:
+            message = f"the rollout engine failed: {_last_line(error)}"
+            monitor.fail(message)
+            raise EngineError(message) from error
+        monitor.beat("rollout")
+        self.versions.append(output.extra_fields)
+        self.num_preempted += max(output.num_preempted or 0, 0)
+        return Generation(tuple(output.token_ids), tuple(output.log_probs or ()))
+
+    @property
+    def weight_versions(self) -> dict[str, int]:
+        """The training steps whose weights sampled the first and the last token, under verl's names."""
+        return {
+            "min_global_steps": min(fields["min_global_steps"] for fields in self.versions),
+            "max_global_steps": max(fields["max_global_steps"] for fields in self.versions),
+        }
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+class SearchAgentLoop(AgentLoopBase):  # type: ignore[misc]
+    """One episode, scored here so that only the policy's own text can earn a reward (invariant 6)."""
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics."""
+        settings = self.rollout_config.custom[SETTINGS_KEY]
+        engine = ServerEngine(self.server_manager, sampling_params)
+        trajectory = await run_episode(
+            question_row(row).question,
+            engine=engine,
+            searcher=_client(**settings["retriever"]),
+            codec=TransformersCodec(self.tokenizer),
+            protocol=protocol_named(settings["prompt"]),
+            limits=Limits(**settings["limits"]),
+        )
+        rollout = Rollout(trajectory, score(trajectory, settings["reward"]), group_id=row["uid"])
+        return agent_loop_output(rollout, engine.weight_versions, num_preempted=engine.num_preempted)
+
+
+def agent_loop_output(
+    rollout: Rollout, weight_versions: Mapping[str, int], *, num_preempted: int = 0
+) -> AgentLoopOutput:
+    """A rollout in verl's terms, id for id (invariant 1), with the whole record along for the run folder."""
+    trajectory = rollout.trajectory
+    return AgentLoopOutput(
+        prompt_ids=list(trajectory.prompt.token_ids),
+        response_ids=list(trajectory.response_ids),
+        response_mask=trainable_mask(trajectory),
+        response_logprobs=list(trajectory.response_logprobs),
+        reward_score=rollout.reward.total,
+        num_turns=len(trajectory.turns),
+        metrics=AgentLoopMetrics(
+            generate_sequences=sum(turn.generate_seconds for turn in trajectory.turns),
+            tool_calls=sum(turn.search_seconds for turn in trajectory.turns),
+            num_preempted=num_preempted,
+        ),
+        extra_fields={"rollout": orjson.dumps(rollout_to_row(rollout, {})).decode(), "reward_extra_info": {}, **weight_versions},
+    )
+
+
+def trainable_mask(trajectory: Trajectory) -> list[int]:
+    """1 where the policy sampled the token, as verl wants it; all 0 for a void episode (invariants 2 and 7)."""
+    return [int(is_policy and not trajectory.is_void) for is_policy in trajectory.response_mask]

@@ -1,0 +1,129 @@
+"""verl's FSDP engine with a forward pass made for few cores. Axes: B sequence, L position, D hidden, N loss position.
+
+Sequences are sorted by length and cut into micro-batches of bounded padded size; pads stand on the right, where causal
+attention cannot see them, so no mask is built. Logits are made only where the loss looks: a search episode is mostly
+prompt and passages, and the vocabulary is the widest matrix of a small model. Gradients equal verl's own engine's.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.utils import detach_tree, postprocess_batch_func
+
+from search_rl.training import monitor
+
+DEFAULT_MICRO_BATCH_TOKENS = 4096
+
+
+def length_sorted_batches(lengths: list[int], max_padded_tokens: int) -> list[list[int]]:
+    """Row indices in micro-batches, longest first, each of at most `max_padded_tokens` with padding.
+
+    A row longer than that stands alone. Sorting keeps padding near zero; longest first shows a lack of memory early.
+    """
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        width = lengths[batches[-1][0]] if batches else 0
+        if batches and width * (len(batches[-1]) + 1) <= max_padded_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def loss_positions(input_lengths: list[int], masks: list[torch.Tensor]) -> torch.Tensor:
+    """Indices (N,) into the packed sequences of the positions whose next token is in the loss.
+
+    A mask may cover the whole sequence or only its end, as verl's response mask does. A sequence's first token is
+    predicted from nothing and is never in the loss.
+    """
+    found, start = [], 0
+    for length, mask in zip(input_lengths, masks, strict=True):
+        targets = mask.nonzero().flatten() + (length - len(mask))
+        found.append(targets[targets > 0] - 1 + start)
+        start += length
+    return torch.cat(found)
+
+
+def _logits_at(self: Any, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Logits (N, vocabulary) at flat `positions` of the padded batch; replaces a causal LM's forward."""
+    hidden_BLD = self.model(input_ids=input_ids, use_cache=False)[0]
+    logits: torch.Tensor = self.lm_head(hidden_BLD.flatten(0, 1)[positions])
+    return logits
+
+
+class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
+    """The language-model engine of the CPU platform; optimiser, checkpoints and weight export are verl's."""
+
+    def _build_module(self) -> torch.nn.Module:
+        module = super()._build_module()
+        module.forward = types.MethodType(_logits_at, module)
+        return module
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool = False
+    ) -> dict[str, Any]:
+        """verl's contract: the loss summed over micro-batches is the loss of the batch, outputs in input order."""
+        batch_num_tokens = data["loss_mask"].sum()
+        torch.distributed.all_reduce(batch_num_tokens, group=self.get_data_parallel_group())
+        tu.assign_non_tensor(
+            data,
+            sp_size=1,
+            batch_num_tokens=batch_num_tokens.item(),
+            dp_size=self.get_data_parallel_size(),
+            use_dynamic_bsz=True,
+        )
+        max_tokens = tu.get_non_tensor_data(data, "max_token_len_per_gpu", DEFAULT_MICRO_BATCH_TOKENS)
+        indices = length_sorted_batches(data["input_ids"].offsets().diff().tolist(), max_tokens)
+        outputs = []
+        for rows in indices:
+            with torch.no_grad() if forward_only else nullcontext():
+                loss, output = self.forward_step(tu.index_select_tensor_dict(data, rows), loss_function, forward_only)
+            if not forward_only:
+                loss.backward()
+                output.pop("model_output")
+            outputs.append(output)
+            monitor.beat("update" if not forward_only else "log-probs")
+        return postprocess_batch_func(output_lst=outputs, indices=indices, data=data)  # type: ignore[no-any-return]
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The loss of a micro-batch with its outputs; log-probs and entropy are zero off the loss positions."""
+        use_bf16 = self._autocast_dtype != torch.float32
+        with torch.autocast("cpu", dtype=torch.bfloat16) if use_bf16 else nullcontext():
+            model_output = self._score(micro_batch)
+            loss, metrics = torch.tensor(1.0), {}
+            if loss_function is not None:
+                loss, metrics = loss_function(
+                    model_output=model_output, data=micro_batch, dp_group=self.get_data_parallel_group()
+                )
+        return loss, {"model_output": detach_tree(model_output), "loss": loss.detach().item(), "metrics": metrics}
+
+    def _score(self, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
+        packed, offsets = micro_batch["input_ids"].values(), micro_batch["input_ids"].offsets()
+        lengths = offsets.diff()
+        positions = loss_positions(lengths.tolist(), list(micro_batch["loss_mask"].unbind()))
+        padded_BL = torch.nested.to_padded_tensor(micro_batch["input_ids"], padding=0)
+        rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        flat = rows * padded_BL.shape[1] + torch.arange(len(packed)) - offsets[rows]
+        temperature = float(tu.get_non_tensor_data(micro_batch, "temperature", 1.0))
+        logits = self.module(input_ids=padded_BL, positions=flat[positions]).float() / temperature
+        labels = packed[positions + 1]
+
+        def spread(values_N: torch.Tensor) -> torch.Tensor:
+            full = values_N.new_zeros(len(packed)).index_put((positions,), values_N)
+            return torch.nested.nested_tensor_from_jagged(full, offsets)
+
+        model_output = {"log_probs": spread(logprobs_from_logits(logits=logits, labels=labels))}
+        if tu.get_non_tensor_data(micro_batch, "calculate_entropy", False):
+            model_output["entropy"] = spread(entropy_from_logits(logits))
+        return model_output

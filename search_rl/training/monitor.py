@@ -1,0 +1,94 @@
+"""Signs of life of a run: every process beats, the driver watches.
+
+A beat names the stage and how long the next one may take, so a dead engine and a silent hang both become an error.
+The monitor is a named Ray actor, reachable from every node; in a process without Ray a beat does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+ACTOR_NAME = "search_rl_monitor"
+DEFAULT_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What the driver sees: the last stage, its age, how long it may last, a fatal message, and new step metrics."""
+
+    stage: str
+    age_seconds: float
+    patience_seconds: float
+    failure: str | None
+    steps: tuple[dict[str, Any], ...]
+
+    @property
+    def is_silent(self) -> bool:
+        """True when the next beat is overdue."""
+        return self.age_seconds > self.patience_seconds
+
+
+class Monitor:
+    """The state behind the actor."""
+
+    def __init__(self, start_seconds: float) -> None:
+        self._stage, self._at, self._patience = "start", time.monotonic(), start_seconds
+        self._failure: str | None = None
+        self._steps: list[dict[str, Any]] = []
+
+    def beat(self, stage: str, patience_seconds: float) -> None:
+        """Note a sign of life."""
+        self._stage, self._at, self._patience = stage, time.monotonic(), patience_seconds
+
+    def fail(self, message: str) -> None:
+        """Ask the driver to stop the run; the first message wins."""
+        self._failure = self._failure or message
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        """Hand a finished step's metrics to the driver."""
+        self._steps.append(metrics)
+
+    def read(self) -> Pulse:
+        """The state since the last read."""
+        steps, self._steps = tuple(self._steps), []
+        return Pulse(self._stage, time.monotonic() - self._at, self._patience, self._failure, steps)
+
+
+def start(start_seconds: float) -> Any:
+    """The actor's handle; the first beat may take `start_seconds`."""
+    actor = ray.remote(num_cpus=0, max_concurrency=1)(Monitor)
+    return actor.options(name=ACTOR_NAME).remote(start_seconds)  # type: ignore[attr-defined]
+
+
+def beat(stage: str, patience_seconds: float = DEFAULT_PATIENCE_SECONDS) -> None:
+    """Tell the monitor of this run, if there is one, that this process is alive."""
+    _send("beat", stage, patience_seconds)
+
+
+def fail(message: str) -> None:
+    """Ask the driver to stop the run with `message`."""
+    _send("fail", message)
+
+
+def report(metrics: dict[str, Any]) -> None:
+    """Hand a finished step's metrics to the driver."""
+    _send("report", metrics)
+
+
+_handle: Any = None
+
+
+def _send(method: str, *arguments: Any) -> None:
+    global _handle
+    if not ray.is_initialized():
+        return
+    if _handle is None:
+        try:
+            _handle = ray.get_actor(ACTOR_NAME)
+        except ValueError:
+            return
+    getattr(_handle, method).remote(*arguments)

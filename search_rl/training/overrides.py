@@ -1,0 +1,218 @@
+"""A config as verl's own Hydra overrides: the one place that knows verl's key names (0.9.1)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from search_rl.agent.episode import Limits
+from search_rl.config import AgentSection, Config
+
+EXTERNAL_LIB = "search_rl.training.plugin"
+AGENT_LOOP = "search_agent"
+TRAINER = "search_rl_sync"
+WEIGHT_BUCKET_MIB = 2048
+CPU_WEIGHT_BUCKET_MIB = 256
+
+
+def limits_of(agent: AgentSection, top_k: int) -> Limits:
+    """The episode's budgets as the agent takes them."""
+    return Limits(
+        max_turns=agent.max_turns,
+        max_turn_tokens=agent.max_turn_tokens,
+        max_observation_tokens=agent.max_observation_tokens,
+        max_prompt_tokens=agent.max_prompt_tokens,
+        max_response_tokens=agent.max_response_tokens,
+        top_k=top_k,
+    )
+
+
+def verl_overrides(config: Config, *, resume: bool = False) -> list[str]:
+    """The arguments that `python -m verl.trainer.main_ppo` would take for this config, in a stable order."""
+    tree = {
+        "algorithm": _algorithm(config),
+        "data": _data(config),
+        "actor_rollout_ref": {
+            "model": _model(config),
+            "actor": _actor(config),
+            "rollout": _rollout(config),
+        },
+        "reward": {"num_workers": 1},
+        "trainer": _trainer(config, resume=resume),
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": config.hardware.nodes}}},
+    }
+    lines = list(_flat(tree, ""))
+    lines += _settings(config) + _platform(config)
+    return lines + list(config.verl)
+
+
+def _algorithm(config: Config) -> dict[str, Any]:
+    algorithm = config.algorithm
+    return {
+        "adv_estimator": algorithm.estimator,
+        "rollout_correction": {"bypass_mode": not algorithm.recompute_old_logprobs},
+    }
+
+
+def _data(config: Config) -> dict[str, Any]:
+    return {
+        "train_files": [str(path.resolve()) for path in config.data.train],
+        "val_files": [str(path.resolve()) for path in config.data.dev],
+        "train_batch_size": config.rollout.prompts_per_step,
+        "max_prompt_length": config.agent.max_prompt_tokens,
+        "max_response_length": config.agent.max_response_tokens,
+        "filter_overlong_prompts": False,
+        "shuffle": config.data.shuffle,
+        "seed": config.run.seed,
+        "dataloader_num_workers": 0 if config.hardware.platform == "cpu" else 8,
+    }
+
+
+def _model(config: Config) -> dict[str, Any]:
+    on_cpu = config.hardware.platform == "cpu"
+    return {
+        "path": config.model.path,
+        "external_lib": EXTERNAL_LIB,
+        "use_remove_padding": not on_cpu,
+        "enable_gradient_checkpointing": config.model.gradient_checkpointing,
+        "+override_config": {"attn_implementation": config.model.attention},
+    }
+
+
+def _actor(config: Config) -> dict[str, Any]:
+    optimizer, algorithm = config.optimizer, config.algorithm
+    return {
+        "strategy": "fsdp2",
+        "ppo_mini_batch_size": optimizer.mini_batch_prompts,
+        "use_dynamic_bsz": True,
+        "ppo_max_token_len_per_gpu": optimizer.micro_batch_tokens,
+        "clip_ratio_low": algorithm.clip_low,
+        "clip_ratio_high": algorithm.clip_high,
+        "loss_agg_mode": "token-mean",
+        "entropy_coeff": algorithm.entropy_coefficient,
+        "use_kl_loss": algorithm.kl_coefficient > 0,
+        "kl_loss_coef": algorithm.kl_coefficient,
+        "use_torch_compile": config.hardware.platform == "gpu",
+        "grad_clip": optimizer.max_gradient_norm,
+        "data_loader_seed": config.run.seed,
+        "optim": {
+            "lr": optimizer.learning_rate,
+            "lr_warmup_steps": optimizer.warmup_steps,
+            "weight_decay": optimizer.weight_decay,
+        },
+        "fsdp_config": {
+            "model_dtype": "fp32",
+            "param_offload": config.hardware.offload,
+            "optimizer_offload": config.hardware.offload,
+            "use_torch_compile": config.hardware.platform == "gpu",
+            "seed": config.run.seed,
+        },
+        "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"], "load_contents": ["model", "optimizer", "extra"]},
+    }
+
+
+def _rollout(config: Config) -> dict[str, Any]:
+    rollout, on_cpu = config.rollout, config.hardware.platform == "cpu"
+    return {
+        "name": "vllm",
+        "mode": "async",
+        "n": rollout.samples_per_prompt,
+        "temperature": rollout.temperature,
+        "top_p": rollout.top_p,
+        "seed": config.run.seed,
+        "tensor_model_parallel_size": rollout.tensor_parallel,
+        "gpu_memory_utilization": rollout.gpu_memory_share,
+        "max_num_seqs": rollout.max_concurrent_sequences,
+        "max_model_len": config.agent.max_model_tokens,
+        "calculate_log_probs": True,
+        "log_prob_use_dynamic_bsz": True,
+        "log_prob_max_token_len_per_gpu": config.optimizer.micro_batch_tokens,
+        "enforce_eager": on_cpu,
+        "free_cache_engine": not on_cpu,
+        "agent": {"num_workers": rollout.num_workers, "default_agent_loop": AGENT_LOOP},
+        "checkpoint_engine": {
+            "update_weights_bucket_megabytes": CPU_WEIGHT_BUCKET_MIB if on_cpu else WEIGHT_BUCKET_MIB
+        },
+    }
+
+
+def _trainer(config: Config, *, resume: bool) -> dict[str, Any]:
+    trainer, hardware = config.trainer, config.hardware
+    return {
+        "v1": {"trainer_mode": TRAINER},
+        "project_name": "search-rl",
+        "experiment_name": config.run.name,
+        "logger": list(trainer.trackers),
+        "nnodes": hardware.nodes,
+        "n_gpus_per_node": hardware.gpus_per_node,
+        "device": "cpu" if hardware.platform == "cpu" else "cuda",
+        "total_training_steps": trainer.total_steps,
+        "total_epochs": 1_000_000,
+        "save_freq": trainer.save_every_steps,
+        "max_actor_ckpt_to_keep": trainer.keep_checkpoints,
+        "val_before_train": False,
+        "test_freq": -1,
+        "resume_mode": "auto" if resume else "disable",
+        "default_local_dir": str(config.run.folder.resolve() / "checkpoints"),
+    }
+
+
+def _settings(config: Config) -> list[str]:
+    """What our agent loop and trainer need, on the free-form part of verl's rollout config."""
+    settings = {
+        "run_folder": str(config.run.folder.resolve()),
+        "prompt": config.agent.prompt,
+        "limits": asdict(limits_of(config.agent, config.retriever.top_k)),
+        "retriever": {
+            "url": config.retriever.url,
+            "timeout_seconds": config.retriever.timeout_seconds,
+            "max_attempts": config.retriever.max_attempts,
+        },
+        "reward": config.reward,
+        "max_void_share": config.trainer.max_void_share,
+        "min_agreement_pearson": config.trainer.min_agreement_pearson,
+        "max_agreement_gap": config.trainer.max_agreement_gap,
+    }
+    return [f"+{line}" for line in _flat({"actor_rollout_ref": {"rollout": {"custom": {"search_rl": settings}}}}, "")]
+
+
+def _platform(config: Config) -> list[str]:
+    """Logical resources: Ray must believe in one accelerator and in enough cores to place every small actor."""
+    if config.hardware.platform == "gpu":
+        return []
+    return [
+        "+actor_rollout_ref.rollout.enable_sleep_mode=False",
+        "+ray_kwargs.ray_init.num_cpus=16",
+        "+ray_kwargs.ray_init.num_gpus=2",
+        "+ray_kwargs.ray_init.include_dashboard=False",
+    ]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in tree.items():
+        plus = "+" if key.startswith("+") else ""
+        dotted = f"{prefix}{key.removeprefix('+')}"
+        if isinstance(value, Mapping):
+            yield from (plus + line for line in _flat(value, f"{dotted}."))
+        else:
+            yield f"{plus}{dotted}={_hydra(value)}"
+
+
+def _hydra(value: Any) -> str:
+    """A value in Hydra's grammar; strings are quoted only where they must be."""
+    if isinstance(value, str):
+        plain = value and all(character.isalnum() or character in "-_/.@" for character in value)
+        return value if plain and value not in ("true", "false", "null") else json.dumps(value)
+    if isinstance(value, list):
+        return f"[{','.join(_hydra(item) for item in value)}]"
+    return {True: "True", False: "False"}.get(value, repr(value)) if isinstance(value, bool) else str(value)
+
+
+def verl_command(config: Config, *, resume: bool = False) -> str:
+    """The shell command that starts this run with verl alone; VERL_USE_EXTERNAL_MODULES registers our trainer."""
+    lines = [f"  {shlex.quote(line)}" for line in verl_overrides(config, resume=resume)]
+    head = f"VERL_USE_EXTERNAL_MODULES={EXTERNAL_LIB} python -m verl.trainer.main_ppo"
+    return " \\\n".join([head, *lines])

@@ -1,0 +1,65 @@
+"""What can be known to fail before a run starts: everything that is cheap to check, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from search_rl.agent.protocols import protocol_named
+from search_rl.codec import load_codec
+from search_rl.config import Config
+from search_rl.datasets.questions import read_questions
+from search_rl.errors import ConfigError, DataError
+from search_rl.models import check_checkpoint
+from search_rl.rewards import check_weights
+from search_rl.search import SearchClient
+from search_rl.training.overrides import limits_of
+
+
+def check_before_training(config: Config) -> None:
+    """Raises a SearchRLError for a config, model, question file or retriever that a run would fail on."""
+    check_weights(config.reward)
+    _check_model(config)
+    for path in (*config.data.train, *config.data.dev):
+        _check_questions(path, config)
+    asyncio.run(_check_retriever(config))
+
+
+def check_before_warm_up(config: Config) -> None:
+    """Raises a SearchRLError for a model, question file or retriever that the warm-up would fail on."""
+    _check_model(config)
+    for path in config.data.train:
+        _check_questions(path, config)
+    asyncio.run(_check_retriever(config))
+
+
+def _check_model(config: Config) -> None:
+    path = Path(config.model.path)
+    if path.exists() or config.model.path.startswith((".", "/", "runs/")):
+        check_checkpoint(path)
+    limits_of(config.agent, config.retriever.top_k)
+
+
+def _check_questions(path: Path, config: Config) -> None:
+    """The file can be read, is enough for one step, and every prompt fits its budget: a question is never cut."""
+    questions = read_questions(path).questions
+    if path in config.data.train and len(questions) < config.rollout.prompts_per_step:
+        raise ConfigError(
+            f"{path} has {len(questions)} questions, fewer than rollout.prompts_per_step="
+            f"{config.rollout.prompts_per_step}"
+        )
+    codec, protocol = load_codec(config.model.path), protocol_named(config.agent.prompt)
+    longest = max(questions, key=lambda question: len(question.text.encode()))
+    num_tokens = len(protocol.prompt_ids(codec, longest))
+    if num_tokens > config.agent.max_prompt_tokens:
+        raise DataError(
+            f"{path}: the prompt of question {longest.id!r} has {num_tokens} tokens, more than "
+            f"agent.max_prompt_tokens={config.agent.max_prompt_tokens}: raise that or drop the question"
+        )
+
+
+async def _check_retriever(config: Config) -> None:
+    async with SearchClient(
+        config.retriever.url, timeout_seconds=config.retriever.timeout_seconds, max_attempts=1
+    ) as client:
+        await client.check()

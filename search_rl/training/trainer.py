@@ -1,0 +1,141 @@
+"""verl's synchronous trainer, with what a search run needs around a step: checks, records, metrics, signs of life."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig, open_dict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from search_rl.errors import EngineError, TrainingError
+from search_rl.records import row_to_record
+from search_rl.training import monitor
+from search_rl.training.agent_loop import SETTINGS_KEY
+from search_rl.training.metrics import rollout_metrics
+from search_rl.training.run_folder import RunFolder
+from search_rl.types import Rollout
+
+UPDATE_PATIENCE_SECONDS = 1800.0
+"""How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
+
+
+class SearchTrainer(PPOTrainerSync):  # type: ignore[misc]
+    """One step: rollouts, checks, advantages, update, weight sync; what is new here stands around verl's own."""
+
+    def __init__(self, config: DictConfig) -> None:
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = "sync"
+        super().__init__(config)
+        self._settings = config.actor_rollout_ref.rollout.custom[SETTINGS_KEY]
+        self._folder = RunFolder(Path(self._settings["run_folder"]))
+        self._agreement: dict[str, float] = {}
+        self._rollouts: list[Rollout] = []
+
+    def on_init_end(self) -> None:
+        """The rollout engine gets its first weights; a failure in there hangs, so this is watched."""
+        monitor.beat("first weight sync")
+        super().on_init_end()
+        monitor.beat("start")
+
+    def on_train_begin(self) -> None:
+        """Metrics go to one file that a resumed run appends to; verl's own file tracker would empty it."""
+        super().on_train_begin()
+        self.logger.logger["run_folder"] = self._folder.metrics_log(self.global_steps)
+
+    def on_step_begin(self) -> None:
+        """A step begins with rollouts."""
+        super().on_step_begin()
+        monitor.beat("rollout")
+
+    def on_sample_end(self) -> None:
+        """Rollouts are done."""
+        super().on_sample_end()
+        monitor.beat("update", UPDATE_PATIENCE_SECONDS)
+
+    def on_step_end(self) -> None:
+        """The weights go to the rollout engine."""
+        monitor.beat("weight sync")
+        super().on_step_end()
+        monitor.beat("metrics")
+
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        self._rollouts = self._read_rollouts(batch)
+        self._check_void_share()
+        if self._agreement:
+            return super()._compute_old_log_prob(batch, metrics)
+        correction = self.config.algorithm.rollout_correction
+        bypass = correction.bypass_mode
+        correction.bypass_mode = False
+        try:
+            batch = super()._compute_old_log_prob(batch, metrics)
+        finally:
+            correction.bypass_mode = bypass
+        self._check_agreement(batch)
+        metrics.update(self._agreement)
+        return batch
+
+    def _read_rollouts(self, batch: KVBatchMeta) -> list[Rollout]:
+        data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["extra_fields"])
+        fields = data["extra_fields"].tolist()
+        real = [not tag.get("is_padding", False) for tag in batch.tags]
+        return [row_to_record(orjson.loads(row["rollout"])).rollout for row, is_real in zip(fields, real, strict=True) if is_real]
+
+    def _check_void_share(self) -> None:
+        """Invariant 7: above a set rate the run stops, before anything is trained on what is left."""
+        share = sum(rollout.trajectory.is_void for rollout in self._rollouts) / len(self._rollouts)
+        if share > self._settings["max_void_share"]:
+            raise TrainingError(
+                f"{share:.0%} of the episodes of step {self.global_steps} are void because their search failed, more "
+                f"than trainer.max_void_share={self._settings['max_void_share']}: is the retriever at "
+                f"{self._settings['retriever']['url']} up and fast enough?"
+            )
+
+    def _check_agreement(self, batch: KVBatchMeta) -> None:
+        """Stop unless the rollout engine and the trainer give the sampled tokens the same log-probs.
+
+        They differ when the engine lost a weight update: it then samples from another policy and nothing else shows it.
+        """
+        fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
+        data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=fields)
+        mask = data["response_mask"].values().bool()
+        rollout, trainer = (data[name].values()[mask].float() for name in fields[1:])
+        pearson = torch.corrcoef(torch.stack([rollout.exp(), trainer.exp()]))[0, 1].item()
+        gap = (rollout - trainer).abs().mean().item()
+        self._agreement = {"agreement/pearson": pearson, "agreement/mean_abs_gap": gap}
+        least, most = self._settings["min_agreement_pearson"], self._settings["max_agreement_gap"]
+        if not (pearson >= least and gap <= most):
+            raise EngineError(
+                f"rollout engine and trainer disagree: Pearson {pearson:.4f} (at least {least}), mean log-prob gap "
+                f"{gap:.4f} (at most {most}): the engine does not sample from the policy that is trained"
+            )
+
+    def _compute_metrics(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **where: Any
+    ) -> None:
+        super()._compute_metrics(batch, metrics, timing_raw, **where)
+        metrics.update(rollout_metrics(self._rollouts))
+        self._folder.write_rollouts(self.global_steps, self._rollouts)
+        monitor.report({"step": self.global_steps, **_plain(metrics)})
+
+    def _save_checkpoint(self) -> None:
+        """verl's checkpoint, once the disk is known to have room; a half-written one is removed, the last one stays."""
+        monitor.beat("checkpoint", UPDATE_PATIENCE_SECONDS)
+        self._folder.check_disk_space()
+        try:
+            super()._save_checkpoint()
+        except BaseException:
+            shutil.rmtree(self._folder.checkpoint(self.global_steps), ignore_errors=True)
+            raise
+        self._folder.note_checkpoint(self.global_steps)
+
+
+def _plain(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Metrics as plain Python numbers."""
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(metrics, option=orjson.OPT_SERIALIZE_NUMPY))
+    return plain
