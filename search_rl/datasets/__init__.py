@@ -1,0 +1,1 @@
+"""Question files and the data set that the project makes itself."""

@@ -1,0 +1,261 @@
+"""Question files: Search-R1's parquet schema (2503.09516) and plain JSON lines, to and from `Question`.
+
+Beyond Search-R1's columns, `extra_info` may hold `kind`, `evidence_ids`, `relation` and `oracle_queries`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from search_rl.errors import DataError
+from search_rl.types import Question
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RenderPrompt = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRow:
+    """A question with what only its file knows: the `relation` it asks about and an oracle's searches."""
+
+    question: Question
+    relation: str = ""
+    oracle_queries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that is not a question; `number` counts from 1 (in JSON lines it is the line number)."""
+
+    number: int
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """What a file held; `bad_rows` is empty unless they were asked to be skipped."""
+
+    rows: tuple[QuestionRow, ...]
+    bad_rows: tuple[BadRow, ...] = ()
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """The questions in file order."""
+        return tuple(row.question for row in self.rows)
+
+
+class _Fault(ValueError):
+    """Why one row is not a question."""
+
+
+def read_questions(path: Path, *, skip_bad: bool = False) -> QuestionFile:
+    """The rows of a `.parquet`, `.jsonl` or `.json` (lines) file, in file order.
+
+    The data set of a row is its `data_source`, else the file's stem. Raises DataError naming file, row and
+    fault at the first bad row, or, with `skip_bad`, only when no row is left.
+    """
+    rows: list[QuestionRow] = []
+    bad_rows: list[BadRow] = []
+    seen: dict[str, int] = {}
+    for number, record in _records(path):
+        try:
+            row = question_row(record, default_dataset=path.stem)
+            _claim_id(row.question, number, seen)
+        except _Fault as fault:
+            if not skip_bad:
+                raise DataError(f"{path} row {number}: {fault}; mend it or skip bad rows") from fault
+            bad_rows.append(BadRow(number, str(fault)))
+        else:
+            rows.append(row)
+    if not rows:
+        raise DataError(f"{path} holds no usable question ({len(bad_rows)} bad rows)")
+    return QuestionFile(tuple(rows), tuple(bad_rows))
+
+
+def question_row(record: Any, *, default_dataset: str = "") -> QuestionRow:
+    """One row of a question file. Raises ValueError that says what is wrong with it.
+
+    Golden answers may be a string, a list or a numpy array; without them the reward model's target counts.
+    """
+    if not isinstance(record, Mapping):
+        raise _Fault(str(record) if isinstance(record, ValueError) else f"{record!r} is not an object")
+    extra = _mapping(record.get("extra_info"))
+    question = Question(
+        id=_identifier(record.get("id")),
+        text=_text(record.get("question"), "question"),
+        golden_answers=_golden_answers(record),
+        dataset=_optional_text(record.get("data_source")) or default_dataset,
+        kind=_optional_text(record.get("kind") or extra.get("kind")),
+        evidence_ids=_optional_texts(extra.get("evidence_ids")),
+    )
+    return QuestionRow(
+        question,
+        relation=_optional_text(extra.get("relation")),
+        oracle_queries=_optional_texts(extra.get("oracle_queries")),
+    )
+
+
+def write_questions(
+    path: Path, rows: Sequence[QuestionRow], *, split: str, render_prompt: RenderPrompt = str
+) -> None:
+    """Write a parquet file in Search-R1's schema; the same rows give the same bytes.
+
+    `render_prompt` turns a question's text into the user message of the `prompt` column.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    records = [_record(row, index, split, render_prompt) for index, row in enumerate(rows)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records, schema=_schema()), path)
+
+
+def _record(row: QuestionRow, index: int, split: str, render_prompt: RenderPrompt) -> dict[str, Any]:
+    question = row.question
+    answers = list(question.golden_answers)
+    return {
+        "id": question.id,
+        "question": question.text,
+        "golden_answers": answers,
+        "data_source": question.dataset,
+        "prompt": [{"role": "user", "content": render_prompt(question.text)}],
+        "ability": "fact-reasoning",
+        "reward_model": {"style": "rule", "ground_truth": {"target": answers}},
+        "extra_info": {
+            "split": split,
+            "index": index,
+            "kind": question.kind,
+            "relation": row.relation,
+            "evidence_ids": list(question.evidence_ids),
+            "oracle_queries": list(row.oracle_queries),
+        },
+    }
+
+
+def _schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    texts = pa.list_(pa.string())
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    reward_model = pa.struct([("style", pa.string()), ("ground_truth", pa.struct([("target", texts)]))])
+    extra_info = [
+        ("split", pa.string()),
+        ("index", pa.int64()),
+        ("kind", pa.string()),
+        ("relation", pa.string()),
+        ("evidence_ids", texts),
+        ("oracle_queries", texts),
+    ]
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("question", pa.string()),
+            ("golden_answers", texts),
+            ("data_source", pa.string()),
+            ("prompt", pa.list_(message)),
+            ("ability", pa.string()),
+            ("reward_model", reward_model),
+            ("extra_info", pa.struct(extra_info)),
+        ]
+    )
+
+
+def _records(path: Path) -> Iterator[tuple[int, Any]]:
+    if not path.is_file():
+        raise DataError(f"no question file at {path}")
+    match path.suffix:
+        case ".parquet":
+            return _parquet_records(path)
+        case ".jsonl" | ".json":
+            return _json_records(path)
+    raise DataError(f"{path} ends in {path.suffix!r}; question files end in .parquet or .jsonl")
+
+
+def _parquet_records(path: Path) -> Iterator[tuple[int, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            wanted = [name for name in file.schema_arrow.names if name not in ("prompt", "metadata")]
+            batches = (batch.to_pylist() for batch in file.iter_batches(columns=wanted))
+            yield from enumerate(chain.from_iterable(batches), start=1)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path} is not a readable parquet file: {error}") from error
+
+
+def _json_records(path: Path) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, _json_record(line)
+
+
+def _json_record(line: bytes) -> Any:
+    """The parsed line, or the error, which `question_row` turns into the row's fault."""
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        return error
+
+
+def _claim_id(question: Question, number: int, seen: dict[str, int]) -> None:
+    first = seen.setdefault(question.key, number)
+    if first != number:
+        raise _Fault(f"id {question.id!r} was used by row {first}")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _plain(value: Any) -> Any:
+    """Numpy arrays and scalars as Python values; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _text(value: Any, name: str) -> str:
+    value = _plain(value)
+    if value is None or value != value:
+        raise _Fault(f"{name} is missing")
+    if not isinstance(value, str):
+        raise _Fault(f"{name} is {type(value).__name__} {value!r}, not text")
+    if not value.strip():
+        raise _Fault(f"{name} is empty")
+    return value
+
+
+def _identifier(value: Any) -> str:
+    value = _plain(value)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value, "id")
+
+
+def _golden_answers(record: Mapping[str, Any]) -> tuple[str, ...]:
+    answers = _plain(record.get("golden_answers"))
+    if answers is None:
+        target = _mapping(_mapping(record.get("reward_model")).get("ground_truth")).get("target")
+        answers = _plain(target)
+    if isinstance(answers, str):
+        answers = [answers]
+    if not isinstance(answers, list | tuple):
+        raise _Fault(f"golden_answers is {answers!r}, not a list of texts")
+    if not answers:
+        raise _Fault("golden_answers is empty")
+    return tuple(_text(answer, "a golden answer") for answer in answers)
+
+
+def _optional_text(value: Any) -> str:
+    value = _plain(value)
+    return value if isinstance(value, str) else ""
+
+
+def _optional_texts(value: Any) -> tuple[str, ...]:
+    value = _plain(value)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
