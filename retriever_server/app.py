@@ -44,9 +44,9 @@ class RetrieveRequest(BaseModel):
 
     @property
     def texts(self) -> list[str]:
-        """The queries, cut to 8,192 characters each."""
+        """The queries, cut to 8,192 characters each; half a surrogate pair, which is no text, becomes `?`."""
         queries = self.queries if self.queries is not None else [self.query or ""]
-        return [query[:MAX_QUERY_CHARACTERS] for query in queries]
+        return [query[:MAX_QUERY_CHARACTERS].encode(errors="replace").decode() for query in queries]
 
 
 class ClientGoneError(Exception):

@@ -88,9 +88,10 @@ class SentenceEncoder:
     """
 
     def __init__(self, name: str, *, batch_size: int = DEFAULT_BATCH_SIZE) -> None:
-        self._model = _load(name)
+        self.location = _location(name)
+        self._model = _load(name, self.location)
         self._batch_size = batch_size
-        prefixes = _prefixes(name, self._model.prompts)
+        prefixes = prefixes_of(name, self._model.prompts)
         self.spec = EncoderSpec(
             name=str(Path(name).resolve()) if _is_folder(name) else name,
             query_prefix=prefixes.query,
@@ -122,9 +123,8 @@ def normalised(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors_ND / np.where(lengths_N1 == 0, 1, lengths_N1), dtype=np.float32)
 
 
-def _load(name: str) -> Any:
-    """The sentence-transformers model of that name, seconds after the call. Raises EncoderError."""
-    location = _location(name)
+def _load(name: str, location: str) -> Any:
+    """The sentence-transformers model, seconds after the call. Raises EncoderError."""
     from sentence_transformers import SentenceTransformer
 
     try:
@@ -153,8 +153,8 @@ def _is_folder(name: str) -> bool:
     return name not in _PACKAGES and Path(name).is_dir()
 
 
-def _prefixes(name: str, prompts: dict[str, str]) -> Prefixes:
-    """By exact name; a model that is not in the table may bring prompts of its own."""
+def prefixes_of(name: str, prompts: dict[str, str]) -> Prefixes:
+    """What goes in front of its texts, by exact name; a model outside the table may bring its own prompts."""
     own = Prefixes(
         query=prompts.get("query") or "", passage=prompts.get("passage") or prompts.get("document") or ""
     )

@@ -93,11 +93,11 @@ def _stop_on_signals(server: uvicorn.Server) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise ServingError(f"port {port} is not between 0 and 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OverflowError as error:
-        raise ServingError(f"port {port} is not between 0 and 65535") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ServingError(

@@ -1,0 +1,146 @@
+"""The micro-batcher against a retriever whose speed and failures are in the test's hands."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retriever_server.batching import MicroBatcher
+from retriever_server.errors import OverloadedError
+from retriever_server.schema import ScoredPassage
+from tests.retriever_server.conftest import EchoRetriever
+
+
+def ids(answers: list[list[ScoredPassage]]) -> list[list[str]]:
+    """Ids per query."""
+    return [[hit.passage.id for hit in hits] for hits in answers]
+
+
+requests = st.lists(
+    st.tuples(st.lists(st.sampled_from("abcdefgh"), max_size=9), st.integers(1, 4)), min_size=1, max_size=8
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(requests, st.integers(1, 10), st.integers(1, 5))
+def test_everybody_gets_his_own_answers(
+    asked: list[tuple[list[str], int]], max_batch_queries: int, share_queries: int
+) -> None:
+    """Would catch answers mixed between requests, reordered, cut wrongly, or lost in a split request."""
+    retriever = EchoRetriever()
+
+    async def ask() -> list[list[list[ScoredPassage]]]:
+        batcher = MicroBatcher(retriever, max_batch_queries=max_batch_queries, share_queries=share_queries)
+        answers = await asyncio.gather(*(batcher.search(queries, top_k=top_k) for queries, top_k in asked))
+        assert batcher.num_pending == 0
+        return answers
+
+    for (queries, top_k), answers in zip(asked, asyncio.run(ask()), strict=True):
+        assert ids(answers) == [[f"{query}-{k}" for k in range(top_k)] for query in queries]
+    assert all(len(batch) <= max_batch_queries for batch in retriever.batches)
+    assert len(retriever.threads) <= 1
+
+
+def test_what_arrives_during_a_search_shares_the_next() -> None:
+    """Would catch one search per request: the cost of a scan is per search, not per query."""
+    retriever = EchoRetriever(is_open=False)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever)
+        first = asyncio.create_task(batcher.search(["first"], top_k=1))
+        await asyncio.sleep(0.05)
+        others = [asyncio.create_task(batcher.search([f"q{n}", "same"], top_k=1)) for n in range(20)]
+        await asyncio.sleep(0.05)
+        retriever.gate.set()
+        await asyncio.gather(first, *others)
+
+    asyncio.run(ask())
+    assert [len(batch) for batch in retriever.batches] == [1, 21]
+
+
+def test_a_large_request_does_not_starve_a_small_one() -> None:
+    """Would catch a single query that waits for all 1,000 queries that came before it."""
+    retriever = EchoRetriever(is_open=False)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever, max_batch_queries=64, share_queries=32)
+        large = asyncio.create_task(batcher.search([f"large {n}" for n in range(1000)], top_k=1))
+        await asyncio.sleep(0.05)
+        small = asyncio.create_task(batcher.search(["small"], top_k=1))
+        await asyncio.sleep(0.05)
+        retriever.gate.set()
+        await small
+        assert len(retriever.batches) <= 3
+        assert len(await large) == 1000
+
+    asyncio.run(ask())
+
+
+def test_a_full_queue_refuses_at_once_and_recovers() -> None:
+    """Would catch a queue without bound, or a count that never comes down again."""
+    retriever = EchoRetriever(is_open=False)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever, max_batch_queries=4, max_pending_queries=10)
+        first = asyncio.create_task(batcher.search(["a"] * 4, top_k=1))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(batcher.search(["b"] * 9, top_k=1))
+        await asyncio.sleep(0.05)
+        assert batcher.num_pending == 9
+        with pytest.raises(OverloadedError, match="9 queries are waiting"):
+            await batcher.search(["c"] * 2, top_k=1)
+        retriever.gate.set()
+        await asyncio.gather(first, second)
+        assert batcher.num_pending == 0
+        assert ids(await batcher.search(["c"], top_k=1)) == [["c-0"]]
+
+    asyncio.run(ask())
+
+
+def test_no_answer_by_the_deadline_is_overload() -> None:
+    """Would catch a client that waits for a stuck search until its own timeout."""
+    retriever = EchoRetriever(is_open=False)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever, deadline_seconds=0.05)
+        with pytest.raises(OverloadedError, match=r"no answer within 0\.05 s"):
+            await batcher.search(["a"], top_k=1)
+        retriever.gate.set()
+
+    asyncio.run(ask())
+
+
+def test_queries_of_callers_that_left_are_dropped() -> None:
+    """Would catch work done for clients that hung up, which keeps an overloaded server overloaded."""
+    retriever = EchoRetriever(is_open=False)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever)
+        first = asyncio.create_task(batcher.search(["first"], top_k=1))
+        await asyncio.sleep(0.05)
+        gone = asyncio.create_task(batcher.search(["gone"] * 5, top_k=1))
+        kept = asyncio.create_task(batcher.search(["kept"], top_k=1))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        await asyncio.sleep(0)
+        assert batcher.num_pending == 1
+        retriever.gate.set()
+        await asyncio.gather(first, kept)
+
+    asyncio.run(ask())
+    assert retriever.batches == [["first"], ["kept"]]
+
+
+def test_a_search_that_fails_fails_for_those_who_asked_only() -> None:
+    """Would catch a batcher that hangs for ever after one bad batch."""
+
+    async def ask() -> None:
+        batcher = MicroBatcher(EchoRetriever())
+        with pytest.raises(RuntimeError, match="blew up"):
+            await batcher.search(["explode"], top_k=1)
+        assert ids(await batcher.search(["fine"], top_k=2)) == [["fine-0", "fine-1"]]
+
+    asyncio.run(ask())

@@ -1,0 +1,148 @@
+"""The service as a process: what it says, how it starts and how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from retriever_server.encoders import Encoder
+from retriever_server.errors import IndexFolderError, RetrieverServerError, ServingError
+from retriever_server.serving import serve
+from tests.retriever_server.bag_of_words import BagOfWordsEncoder
+
+SERVER = Path(__file__).with_name("bag_of_words.py")
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A server process on a free port."""
+    command = [sys.executable, "-u", str(SERVER), str(folder), "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_with(word: str, process: subprocess.Popen[str]) -> str:
+    """The next line of its output that holds the word."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if word in line:
+            return line
+    pytest.fail(f"no line with {word!r}: {''.join(seen)}")
+
+
+def test_it_says_when_it_is_ready_answers_and_ends_cleanly(planets_folder: Path) -> None:
+    """Would catch a server that dies by its signal, cuts off a request, or closes idle connections early."""
+    with running(planets_folder) as process:
+        ready = line_with("ready", process)
+        url = re.search(r"http://127\.0\.0\.1:\d+/retrieve", ready)
+        assert url is not None and "6 passages" in ready
+        with httpx.Client() as client:
+            assert (
+                client.post(url[0], json={"query": "Mars", "topk": 1}).json()["result"][0][0]["id"] == "mars"
+            )
+            process.send_signal(signal.SIGTERM)
+            assert line_with("stopped", process)
+        assert process.wait(10) == 0
+
+
+def test_requests_under_way_are_answered_before_it_stops(planets_folder: Path) -> None:
+    """Would catch a SIGTERM that resets the connections of a rollout in the middle of a search."""
+    with running(planets_folder, "--slow-search") as process:
+        url = line_with("ready", process).split()[1]
+        answers: list[httpx.Response] = []
+        client = threading.Thread(
+            target=lambda: answers.append(httpx.post(url, json={"query": "Mars"}, timeout=10))
+        )
+        client.start()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        client.join()
+        assert process.wait(10) == 0
+    assert answers[0].json()["result"][0][0]["id"] == "mars"
+
+
+def test_while_loading_it_answers_503_and_can_be_stopped(planets_folder: Path) -> None:
+    """Would catch a port that refuses connections while the model loads: clients give up after 45 s."""
+    with running(planets_folder, "--never-loads") as process:
+        base = line_with("answers 503", process).split()[0]
+        for attempt in range(50):
+            try:
+                response = httpx.get(f"{base}/health")
+                break
+            except httpx.TransportError:
+                assert attempt < 49
+                time.sleep(0.1)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def must_not_load(name: str) -> Encoder:
+    """The model must not be touched before all else is known to be well."""
+    raise AssertionError("the model was loaded")
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    """Would catch ten seconds of loading before the bad news, or a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(
+            ServingError, match=rf"port {port} on 127\.0\.0\.1 is in use; give another --port"
+        ):
+            serve(tmp_path / "no index here", port=port, load_encoder=must_not_load)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("192.0.2.1", 0, "cannot listen on"),
+        ("no such host", 0, "cannot listen on"),
+        ("127.0.0.1", 70000, "65535"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_told(
+    host: str, port: int, message: str, planets_folder: Path
+) -> None:
+    """Would catch a traceback for a mistyped host or port."""
+    with pytest.raises(ServingError, match=message):
+        serve(planets_folder, host=host, port=port, load_encoder=must_not_load)
+
+
+def test_a_folder_that_is_no_index_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
+    """Would catch a mistyped --index found out only after the model."""
+    with pytest.raises(IndexFolderError, match="not an index folder"):
+        serve(tmp_path, port=0, load_encoder=must_not_load)
+
+
+def test_an_encoder_that_does_not_fit_ends_the_server(planets_folder: Path) -> None:
+    """Would catch a server that answers 503 for ever, because its load failed out of sight."""
+    reports: list[str] = []
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        with pytest.raises(RetrieverServerError, match="dimension was 256 and is 64"):
+            serve(
+                planets_folder,
+                port=0,
+                load_encoder=lambda name: BagOfWordsEncoder(dimension=64),
+                report=reports.append,
+            )
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), handlers, strict=True):
+            signal.signal(number, handler)
+    assert len(reports) == 1 and "ready" not in reports[0]
