@@ -6,6 +6,7 @@ Beyond Search-R1's columns, `extra_info` may hold `kind`, `evidence_ids`, `relat
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -85,7 +86,8 @@ def question_row(record: Any, *, default_dataset: str = "") -> QuestionRow:
     Golden answers may be a string, a list or a numpy array; without them the reward model's target counts.
     """
     if not isinstance(record, Mapping):
-        raise _Fault(str(record) if isinstance(record, ValueError) else f"{record!r} is not an object")
+        fault = f"not JSON: {record}" if isinstance(record, ValueError) else f"{record!r} is not an object"
+        raise _Fault(fault)
     extra = _mapping(record.get("extra_info"))
     question = Question(
         id=_identifier(record.get("id")),
@@ -229,6 +231,8 @@ def _text(value: Any, name: str) -> str:
         raise _Fault(f"{name} is {type(value).__name__} {value!r}, not text")
     if not value.strip():
         raise _Fault(f"{name} is empty")
+    if re.search("[\ud800-\udfff]", value):
+        raise _Fault(f"{name} {value!r} holds half of a surrogate pair, which no file can store")
     return value
 
 

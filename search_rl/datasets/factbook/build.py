@@ -15,6 +15,7 @@ from search_rl.datasets.factbook.facts import Fact, extract_facts
 from search_rl.datasets.factbook.source import PACKAGE, Entry, load_entries, package_version
 from search_rl.datasets.factbook.splits import SPLITS, naming, split_countries
 from search_rl.datasets.questions import QuestionRow, RenderPrompt, write_questions
+from search_rl.errors import DataError
 
 CORPUS_FILE = "corpus.jsonl"
 DEFAULT_SEED = 17
@@ -27,8 +28,17 @@ def build_factbook(
     """The card of the data now in `out_dir`: corpus.jsonl, train, dev and test.parquet, data_card.json.
 
     Takes about ten seconds. Train, dev and test share no country, as subject, bridge or side of a comparison.
-    Raises DataError when the source package is not installed.
+    The card is written last: without it a build is not whole. Raises DataError when the source package is not
+    installed or the folder cannot be written.
     """
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        return _build(out_dir, seed, render_prompt)
+    except OSError as error:
+        raise DataError(f"cannot write the data set to {out_dir}: {error}") from error
+
+
+def _build(folder: Path, seed: int, render_prompt: RenderPrompt) -> FactbookCard:
     entries = load_entries()
     passages = build_corpus(entries)
     facts = extract_facts(entries, {passage.id: passage for passage in passages})
@@ -37,12 +47,11 @@ def build_factbook(
         split: _split_rows(split, facts, passages, countries=countries, entries=entries, seed=seed)
         for split in SPLITS
     }
-    out_dir.mkdir(parents=True, exist_ok=True)
-    _write_corpus(out_dir / CORPUS_FILE, passages)
+    _write_corpus(folder / CORPUS_FILE, passages)
     for split in SPLITS:
-        write_questions(out_dir / f"{split}.parquet", rows[split], split=split, render_prompt=render_prompt)
-    card = _card(out_dir, passages, rows, countries, seed)
-    card.write(out_dir)
+        write_questions(folder / f"{split}.parquet", rows[split], split=split, render_prompt=render_prompt)
+    card = _card(folder, passages, rows, countries, seed)
+    card.write(folder)
     return card
 
 

@@ -37,6 +37,8 @@ def extract_facts(entries: Iterable[Entry], passages: Mapping[str, Passage]) -> 
 
 def contains_words(text: str, words: str) -> bool:
     """True when `words` stand in `text` as whole words, upper and lower case alike."""
+    if words.lower() not in text.lower():
+        return False
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text, re.IGNORECASE) is not None
 
 

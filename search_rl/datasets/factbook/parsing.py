@@ -80,7 +80,8 @@ def without_accents(text: str) -> str:
 def quantity(unit: str = "", *, unit_aliases: tuple[str, ...] = ()) -> Parse:
     """A parser of a leading number above zero in `unit`: the bare number answers, with its unit an alias."""
     gap = " " if unit not in ("", "%") else ""
-    pattern = re.compile(rf"(\d[\d,]*(?:\.\d+)?){gap}{re.escape(unit)}(?=$|[\s;(])")
+    end = r"(?=$|[\s;(])" if unit else r"(?=$| \()"
+    pattern = re.compile(rf"(\d[\d,]*(?:\.\d+)?){gap}{re.escape(unit)}{end}")
 
     def parse(text: str) -> Value | None:
         match = pattern.match(text)
@@ -144,7 +145,7 @@ def aircraft_prefix(text: str) -> Value | None:
 def person(text: str) -> Value | None:
     """The office holder's name without title from "President Paul BIYA (since 6 November 1982)"."""
     match = re.fullmatch(rf"({_HEAD_TITLE.pattern}) ([^();,]+?) \(since [^)]+\)", text)
-    if match is None or not re.search(r"[^\W\d_a-z]{2}", match[2]) or " of " in match[2]:
+    if match is None or not re.search(r"[^\W\d_a-z]{2}", match[2]) or re.search(r"^and | of ", match[2]):
         return None
     return Value(match[2], (f"{match[1]} {match[2]}",))
 

@@ -21,6 +21,7 @@ from search_rl.datasets.factbook.hops import BRIDGES
 from search_rl.datasets.factbook.source import load_entries
 from search_rl.datasets.factbook.splits import split_countries
 from search_rl.datasets.questions import QuestionRow, read_questions
+from search_rl.errors import DataError
 
 SPLITS = ("train", "dev", "test")
 
@@ -131,6 +132,13 @@ def test_the_command_reads_what_was_built(built: Built) -> None:
     checked = CliRunner().invoke(app, ["check", str(built.folder / "test.parquet")])
     assert checked.exit_code == 0
     assert "900 factbook; 300 comparison, 300 one_hop, 300 two_hop; 0 bad rows skipped" in checked.output
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    """A traceback from the file system does not say what to change."""
+    (tmp_path / "data").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot write the data set to .*data/factbook"):
+        build_factbook(tmp_path / "data" / "factbook")
 
 
 def test_every_seed_splits_all_countries() -> None:

@@ -127,6 +127,7 @@ def test_json_lines_take_the_file_name_as_data_set(tmp_path: Path) -> None:
         ({"id": None}, "id is missing"),
         ({"id": True}, "id is bool True, not text"),
         ({"id": "q0"}, "id 'q0' was used by row 1"),
+        ({"question": "Who\ud800?"}, "half of a surrogate pair"),
     ],
 )
 def test_a_bad_row_is_named_and_can_be_skipped(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
