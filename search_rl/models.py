@@ -29,9 +29,9 @@ ORIGIN_FILE = "origin.json"
 def export_smollm2_135m(out: Path) -> bool:
     """True when `out` was written, False when it already held this very export. Takes about 30 s.
 
-    Weights are bfloat16, the type SmolLM2 was published in: 4-bit weights lose nothing by it, and the sampler
-    and the trainer (fp32 masters) start from equal numbers. Raises ModelError when the package's file is missing
-    or not the known one, when the known completion does not come out, or when `out` holds something else.
+    Weights are bfloat16, the type SmolLM2 was published in: 4-bit weights lose nothing by it, and sampler and
+    trainer (fp32 masters) start from equal numbers. Raises ModelError when the package's file is missing or
+    not the known one, when the known completion does not come out, or when `out` holds something else.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -52,8 +52,8 @@ def export_smollm2_135m(out: Path) -> bool:
 def export_tiny(out: Path, *, seed: int = 0) -> bool:
     """True when `out` was written, False when it already held this very export.
 
-    Two random layers of 6.6 M parameters in all, for tests and smoke runs. It has SmolLM2's tokenizer, so prompts
-    and masks are those of the real model.
+    Two random layers, 6.6 M parameters in all, for tests and smoke runs. It has SmolLM2's tokenizer, so
+    prompts and masks are those of the real model.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -156,8 +156,8 @@ def _smollm2_gguf() -> Path:
 def _smollm2_tokenizer(gguf_file: Path) -> Any:
     """The tokenizer as SmolLM2 was trained with it.
 
-    transformers' own GGUF conversion leaves out the split of digits and makes the start token eos, so the parts
-    are put together here.
+    transformers' own GGUF conversion leaves out the split of digits and makes the start token eos, so the
+    parts are put together here.
     """
     from gguf import GGUFReader
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -216,7 +216,7 @@ def _save(model: Any, tokenizer: Any, folder: Path) -> None:
 
 @contextmanager
 def _export(out: Path, origin: dict[str, str | int]) -> Iterator[Path | None]:
-    """A folder that becomes `out` when the block ends well; None when `out` was exported from `origin` before."""
+    """A folder that becomes `out` when the block ends well; None when `out` was exported from `origin`."""
     if out.exists():
         marker = out / ORIGIN_FILE
         if not marker.is_file() or _read_json(marker) != origin:

@@ -8,7 +8,7 @@ import typer
 
 
 def doctor(
-    retriever_url: Annotated[str | None, typer.Option(help="Also ask this service for /health.")] = None,
+    retriever_url: Annotated[str | None, typer.Option(help="Also ask this service.")] = None,
 ) -> None:
     """Check versions, memory, disk, CPU, GPU and the retriever; exit code 1 when something needed is missing."""
     from rich.console import Console
