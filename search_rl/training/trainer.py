@@ -82,7 +82,7 @@ class SearchTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def _read_rollouts(self, batch: KVBatchMeta) -> list[Rollout]:
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["extra_fields"])
-        fields = data["extra_fields"].tolist()
+        fields = data.pop("extra_fields").tolist()
         real = [not tag.get("is_padding", False) for tag in batch.tags]
         return [row_to_record(orjson.loads(row["rollout"])).rollout for row, is_real in zip(fields, real, strict=True) if is_real]
 
