@@ -1,0 +1,58 @@
+"""The config file: every file in configs/ loads, and each kind of mistake is told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from search_rl.config import load_config
+from search_rl.errors import ConfigError
+
+CONFIGS = sorted(Path("configs").glob("*.yaml"))
+DEMO = Path("configs/demo.yaml")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_of_the_project_loads(path: Path) -> None:
+    """Would catch a config file that a renamed key left behind."""
+    assert load_config(path).run.name
+
+
+def test_override_wins_over_the_file() -> None:
+    """Would catch an override that is parsed as text where the key is a number."""
+    config = load_config(DEMO, ["optimizer.learning_rate=0.5", "run.seed=7", "data.dev=[a.parquet]"])
+    assert (config.optimizer.learning_rate, config.run.seed) == (0.5, 7)
+    assert config.data.dev == (Path("a.parquet"),)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.learning_rat=1", "unknown key optimizer.learning_rat: did you mean learning_rate?"),
+        ("agnet.max_turns=1", "unknown key agnet: did you mean agent?"),
+        ("agent.max_turns=many", "agent.max_turns: Input should be a valid integer"),
+        ("rollout.temperature=0", "rollout.temperature: Input should be greater than 0 (got 0)"),
+        ("optimizer.mini_batch_prompts=3", "optimizer.mini_batch_prompts=3 must divide rollout.prompts_per_step=4"),
+        ("model.path", "--set model.path: write it as section.key=value"),
+        ("run.name.x=1", "--set run.name.x=1: name is a value, not a section"),
+        ("run.name=[", "--set run.name=[: the value is not YAML; quote it"),
+        ("hardware.platform=tpu", "hardware.platform: Input should be 'cpu' or 'gpu' (got 'tpu')"),
+    ],
+)
+def test_mistakes_are_named(override: str, message: str) -> None:
+    """Would catch a typo that trains with a default, and an error that does not say what to do."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(DEMO, [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_and_bad_yaml(tmp_path: Path) -> None:
+    """Would catch a traceback in place of a message."""
+    with pytest.raises(ConfigError, match="no config file at"):
+        load_config(tmp_path / "none.yaml")
+    for text, message in [("a: [", "is not YAML"), ("- a", "a config is a mapping of sections"), ("run: {}", "missing key")]:
+        (tmp_path / "bad.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            load_config(tmp_path / "bad.yaml")
