@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from search_rl.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,8 +59,13 @@ class TransformersCodec:
         )
 
 
-def load_codec(model_path: str) -> TransformersCodec:
-    """The codec of a checkpoint folder or hub id."""
+def load_codec(model_path: str | Path) -> TransformersCodec:
+    """The codec of a checkpoint folder or hub id. Raises ModelError when there is no tokenizer."""
     from transformers import AutoTokenizer
 
-    return TransformersCodec(AutoTokenizer.from_pretrained(model_path))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path, clean_up_tokenization_spaces=False)
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().split("\n")[0]
+        raise ModelError(f"no tokenizer in {model_path}: {first_line}") from error
+    return TransformersCodec(tokenizer)

@@ -85,7 +85,7 @@ class SearchClient:
         return await self._outcome(query, batch)
 
     async def _outcome(self, query: str, batch: _Batch) -> SearchResult:
-        """What became of one query of a batch; who gives up waiting does not stop the request for the others."""
+        """What became of one query; a caller that gives up does not stop the request for the others."""
         assert batch.request is not None
         try:
             outcome = (await asyncio.shield(batch.request))[query]

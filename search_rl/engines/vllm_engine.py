@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+import psutil
 
 from search_rl.engines.base import Generation, Sampling
 from search_rl.errors import EngineError, ModelError
@@ -19,6 +21,8 @@ from search_rl.errors import EngineError, ModelError
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
+
+_SHUTDOWN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        _check_model(model_path)
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         arguments = AsyncEngineArgs(
             model=str(model_path),
@@ -63,14 +68,17 @@ class VllmEngine:
             logprobs_mode="processed_logprobs",
             disable_log_stats=True,
         )
+        before = _child_processes()
         try:
             llm = AsyncLLM.from_engine_args(arguments)
         except (RuntimeError, ValueError, OSError) as error:
-            raise ModelError(f"vLLM cannot load {model_path}: {error}") from error
+            raise ModelError(f"vLLM cannot load {model_path}: {_first_line(error)}") from error
+        started = _child_processes() - before
         try:
             yield cls(llm, sampling)
         finally:
             llm.shutdown()
+            _end(started)
 
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
@@ -99,10 +107,49 @@ class VllmEngine:
             ):
                 final = output
         except (EngineDeadError, EngineGenerateError, VLLMClientError, ValueError) as error:
-            raise EngineError(f"vLLM failed: {error}") from error
+            raise EngineError(f"vLLM failed: {_first_line(error)}") from error
         if final is None:
             raise EngineError(f"vLLM ended request {request_id} without an output")
         return _generation(final)
+
+
+def _check_model(model_path: str | Path) -> None:
+    """Raise ModelError for what is no model, before vLLM starts processes to find out."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(model_path)
+    except (ValueError, OSError) as error:
+        raise ModelError(f"vLLM cannot load {model_path}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _child_processes() -> set[psutil.Process]:
+    """All processes under this program, but for the bookkeeper that Python itself keeps until the end."""
+    children = psutil.Process().children(recursive=True)
+    return {child for child in children if "multiprocessing.resource_tracker" not in _command(child)}
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def _end(processes: set[psutil.Process]) -> None:
+    """Wait for processes to go, and kill those that take too long.
+
+    vLLM's shutdown ends the engine, and leaves it to the engine's worker to find out.
+    """
+    _, alive = psutil.wait_procs(list(processes), timeout=_SHUTDOWN_SECONDS)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_SHUTDOWN_SECONDS)
 
 
 def _generation(output: RequestOutput) -> Generation:
