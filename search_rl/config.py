@@ -57,7 +57,7 @@ class RetrieverSection(Section):
 
     url: str = "http://127.0.0.1:8000"
     top_k: PositiveInt = 3
-    timeout_seconds: float = Field(30.0, gt=0)
+    timeout_seconds: float = Field(default=30.0, gt=0)
     max_attempts: PositiveInt = 6
 
 
@@ -82,10 +82,10 @@ class RolloutSection(Section):
 
     prompts_per_step: PositiveInt = 512
     samples_per_prompt: PositiveInt = 5
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     max_concurrent_sequences: PositiveInt = 256
-    gpu_memory_share: float = Field(0.6, gt=0, lt=1)
+    gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)
     tensor_parallel: PositiveInt = 1
     num_workers: PositiveInt = 8
 
@@ -94,20 +94,20 @@ class AlgorithmSection(Section):
     """GRPO over groups of siblings; void episodes are left out of group statistics and loss."""
 
     estimator: Literal["search_rl_grpo", "search_rl_grpo_no_std"] = "search_rl_grpo"
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float = Field(0.2, gt=0)
-    kl_coefficient: float = Field(0.0, ge=0)
-    entropy_coefficient: float = Field(0.0, ge=0)
+    clip_low: float = Field(default=0.2, gt=0)
+    clip_high: float = Field(default=0.2, gt=0)
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    entropy_coefficient: float = Field(default=0.0, ge=0)
     recompute_old_logprobs: bool = True
 
 
 class OptimizerSection(Section):
     """AdamW on the policy. `mini_batch_prompts` counts questions, not episodes."""
 
-    learning_rate: float = Field(1e-6, gt=0)
-    warmup_steps: int = Field(0, ge=0)
-    weight_decay: float = Field(0.01, ge=0)
-    max_gradient_norm: float = Field(1.0, gt=0)
+    learning_rate: float = Field(default=1e-6, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
     mini_batch_prompts: PositiveInt = 256
     micro_batch_tokens: PositiveInt = 16384
 
@@ -119,11 +119,11 @@ class TrainerSection(Section):
     save_every_steps: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
     trackers: tuple[str, ...] = ("console", "file")
-    hang_seconds: float = Field(120.0, gt=0)
-    start_seconds: float = Field(900.0, gt=0)
-    max_void_share: float = Field(0.2, ge=0, le=1)
-    min_agreement_pearson: float = Field(0.99, ge=0, le=1)
-    max_agreement_gap: float = Field(0.03, gt=0)
+    hang_seconds: float = Field(default=120.0, gt=0)
+    start_seconds: float = Field(default=900.0, gt=0)
+    max_void_share: float = Field(default=0.2, ge=0, le=1)
+    min_agreement_pearson: float = Field(default=0.99, ge=0, le=1)
+    max_agreement_gap: float = Field(default=0.03, gt=0)
 
 
 class HardwareSection(Section):
@@ -143,8 +143,8 @@ class SftSection(Section):
     relations: tuple[str, ...] = ()
     demonstrations: PositiveInt = 256
     batch_size: PositiveInt = 8
-    learning_rate: float = Field(3e-4, gt=0)
-    warmup_steps: int = Field(3, ge=0)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    warmup_steps: int = Field(default=3, ge=0)
 
 
 class EvalSection(Section):

@@ -47,6 +47,13 @@ class Setup:
         return Limits(**self.agent.model_dump(exclude={"prompt"}), top_k=self.retriever.top_k)
 
     @property
+    def needs_checkpoint(self) -> bool:
+        """True when the weights are read from a folder here, not by a server and not from a hub."""
+        path = Path(self.model)
+        is_hub_id = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
+        return self.endpoint is None and not is_hub_id
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What must be equal for two runs to be parts of one evaluation."""
         return {
@@ -137,8 +144,9 @@ async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
 
     Raises ModelError, RetrieverError, ConfigError or EngineError, each with one line.
     """
-    check_checkpoint(Path(setup.model))
     limits = setup.limits
+    if setup.needs_checkpoint:
+        check_checkpoint(Path(setup.model))
     async with AsyncExitStack() as stack:
         client = SearchClient(
             setup.retriever.url,

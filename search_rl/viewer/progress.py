@@ -1,4 +1,4 @@
-"""How far a long evaluation is: a bar on a terminal, a plain line every tenth otherwise, both on stderr."""
+"""How far a long job is: a bar on a terminal, plain lines otherwise; evaluations print every tenth only."""
 
 from __future__ import annotations
 
@@ -68,9 +68,11 @@ def _print_tenth(tally: _Tally, rollout: Rollout, console: Console) -> None:
 def step_progress(
     num_steps: int | None, console: Console, *, describe: Callable[[dict[str, Any]], str]
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What to call with each finished training step's metrics: a bar on a terminal, a plain line a step otherwise."""
+    """What to call with each finished step's metrics: a bar on a terminal, a plain line a step otherwise."""
     if not console.is_terminal:
-        yield lambda step: console.print(_step_line(step, num_steps, describe), highlight=False, soft_wrap=True)
+        yield lambda step: console.print(
+            _step_line(step, num_steps, describe), highlight=False, soft_wrap=True
+        )
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:

@@ -1,0 +1,136 @@
+"""`search-rl eval` from the command line to the files, over real HTTP; and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from search_rl.cli.main import app
+from search_rl.evaluation.assemble import evenly_spaced, load_evaluation
+from search_rl.types import Question
+
+ROWS = [
+    {"id": "1", "question": "capital of France?", "golden_answers": ["Paris"], "kind": "one_hop"},
+    {"id": "2", "question": "capital of Japan?", "golden_answers": ["Tokyo"], "kind": "one_hop"},
+    {"id": "3", "question": "largest city of France?", "golden_answers": ["paris"], "kind": "two_hop"},
+]
+NOWHERE = "http://127.0.0.1:9"
+
+Eval = Callable[..., Result]
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Three questions, two of which Paris answers."""
+    path = tmp_path / "demo.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture
+def run_eval(tokenizer_folder: Path, questions: Path, service: str, tmp_path: Path) -> Eval:
+    """Run the command with good options, on top of which come the given ones; None takes one away."""
+
+    def run(*flags: str, **changes: str | None) -> Result:
+        options: dict[str, str | None] = {
+            "model": str(tokenizer_folder),
+            "endpoint": service,
+            "retriever": service,
+            "questions": str(questions),
+            "out": str(tmp_path / "out"),
+            **changes,
+        }
+        given = [part for name, value in options.items() if value for part in (f"--{name}", value)]
+        return CliRunner().invoke(app, ["eval", *given, *flags])
+
+    return run
+
+
+def test_evaluation_from_end_to_end(run_eval: Eval, tmp_path: Path) -> None:
+    """Figures, files or exit code that do not agree with what the served model answered."""
+    result = run_eval()
+    assert result.exit_code == 0, result.output
+    assert "exact match 0.667 [0.208, 0.939], 3 questions" in result.output
+    assert "evaluated 3 of 3 (100 %), exact match 0.667" in result.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["is_valid"] is True
+    assert summary["kinds"]["all"]["searches_per_question"] == 1.0
+    assert summary["kinds"]["two_hop"]["exact_match"]["mean"] == 1.0
+    evaluation = load_evaluation(tmp_path / "out")
+    assert [rollout.trajectory.answer for rollout in evaluation.rollouts] == ["Paris"] * 3
+    assert evaluation.seconds == summary["seconds"]
+
+
+def test_resume_goes_on_and_refuses_to_mix(run_eval: Eval, tmp_path: Path) -> None:
+    """A result lost to a second run into its folder, or episodes of two settings in one result."""
+    assert run_eval("--limit", "1").exit_code == 0
+    again = run_eval()
+    assert again.exit_code == 2
+    assert "--resume" in again.output
+    mixed = run_eval("--resume", "--top-k", "2")
+    assert mixed.exit_code == 2
+    assert "its top_k is 3, now it is 2" in mixed.output
+    assert run_eval("--resume").exit_code == 0
+    assert len((tmp_path / "out" / "episodes.jsonl").read_text().splitlines()) == 3
+
+
+BAD_OPTIONS = {
+    "no model": ({"model": None}, "no model: give --model"),
+    "no questions": ({"questions": None}, "no questions: give --questions"),
+    "no question file": ({"questions": "missing.parquet"}, "no question file at missing.parquet"),
+    "no output": ({"out": None}, "no output folder: give --out"),
+    "no retriever": ({"retriever": NOWHERE}, f"no retriever at {NOWHERE}: start one with search-rl serve"),
+    "no server": ({"endpoint": NOWHERE}, f"no answer from {NOWHERE}/v1/completions"),
+    "no tokenizer": ({"model": "/nowhere"}, "/nowhere"),
+    "no checkpoint": ({"model": "/nowhere", "endpoint": None}, "/nowhere is not a folder"),
+    "unknown prompt": ({"prompt": "shrot"}, "did you mean 'short'?"),
+    "no file to override": ({"set": "agent.prompt=short"}, "needs --config"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
+def test_bad_options(run_eval: Eval, changes: dict[str, str | None], message: str) -> None:
+    """A traceback, exit code 0 or several lines where one would do."""
+    result = run_eval(**changes)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_bad_row_is_named_and_can_be_skipped(run_eval: Eval, questions: Path) -> None:
+    """A bad row that stops everything although the user said to go on."""
+    with questions.open("a") as file:
+        file.write(json.dumps({"id": "4", "golden_answers": ["x"]}) + "\n")
+    result = run_eval()
+    assert result.exit_code == 2
+    assert "row 4: question is missing" in result.output
+    assert "3 questions" in run_eval("--skip-bad").output
+
+
+def test_one_question_in_two_files(run_eval: Eval, questions: Path) -> None:
+    """A question counted twice."""
+    result = run_eval("--questions", str(questions))
+    assert result.exit_code == 2
+    assert "is in an earlier file too" in result.output
+
+
+def test_limit_keeps_all_kinds() -> None:
+    """A quick run on the first rows only, which are all of one kind."""
+    questions = tuple(Question(str(index), "?", ("x",), "demo") for index in range(9))
+    assert [question.id for question in evenly_spaced(questions, 3)] == ["0", "3", "6"]
+    assert evenly_spaced(questions, 20) == evenly_spaced(questions, None) == questions
+
+
+def test_ask_shows_the_episode(tokenizer_folder: Path, service: str) -> None:
+    """An episode that `ask` runs otherwise than `eval` does, or an answer that is not shown."""
+    options = ["--model", str(tokenizer_folder), "--endpoint", service, "--retriever", service]
+    result = CliRunner().invoke(app, ["ask", "capital of France?", *options])
+    assert result.exit_code == 0, result.output
+    assert "0.500  Paris  Paris is the capital of France." in result.output
+    assert "Answer  Paris" in result.output
+    failed = CliRunner().invoke(app, ["ask", "capital of France?", *options[:-1], NOWHERE])
+    assert failed.exit_code == 2
