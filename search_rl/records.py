@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -159,12 +160,19 @@ def _result_from_row(row: Row) -> SearchResult:
 
 
 def _close_last_row(path: Path) -> None:
-    """Make the file end after a whole row, so that the next one does not grow onto it."""
+    """Make the file end after a whole row, so that the next one does not grow onto it.
+
+    A file that does is not read, so that many appends cost no more than their rows.
+    """
     with path.open("rb+") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return
+        file.seek(0)
         content = file.read()
         last = content[content.rfind(b"\n") + 1 :]
-        if not last:
-            return
         try:
             json.loads(last)
         except ValueError:
