@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -210,6 +211,7 @@ def _engine(setup: Setup) -> Any:
         from search_rl.engines.http_engine import HttpEngine
 
         return HttpEngine(setup.endpoint, setup.served_model or setup.model, GREEDY)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from search_rl.engines.vllm_engine import VllmEngine
 
     return VllmEngine.open(
@@ -232,6 +234,7 @@ def _claim(out: Path, setup: Setup, *, is_resumed: bool) -> None:
         raise ConfigError(
             f"{out} holds an evaluation already: --resume goes on with it, or give another --out"
         )
+    (out / SUMMARY).unlink(missing_ok=True)
     stored = json.loads(settings_path.read_text(encoding="utf-8"))
     for name, value in setup.settings.items():
         if stored.get(name) != value:

@@ -17,7 +17,7 @@ from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.protocols import TagProtocol
 from search_rl.codec import Codec
 from search_rl.engines.base import Engine
-from search_rl.errors import DataError
+from search_rl.errors import DataError, SearchRLError
 from search_rl.rewards import score
 from search_rl.search import Searcher
 from search_rl.types import Origin, Question, Rollout, Segment, StopReason, Trajectory
@@ -54,7 +54,7 @@ async def evaluate(
 
     Questions that the file already holds are not asked again, except where the search had failed. `on_done`
     hears of each rollout, those in the file first. At most `concurrency` episodes are in flight. Raises
-    EngineError when the engine fails; what is written stays.
+    EngineError when the engine fails, SearchRLError when the file cannot be written; what is written stays.
     """
     started = time.perf_counter()
     done = _recorded(out_path, questions)
@@ -67,7 +67,7 @@ async def evaluate(
             rollout, metadata = await _rollout(
                 question, engine=engine, searcher=searcher, codec=codec, protocol=protocol, limits=limits
             )
-            records.append(out_path, [rollout], metadata)
+            _write(out_path, rollout, metadata)
             done[question.key] = rollout
             on_done(rollout)
 
@@ -90,6 +90,13 @@ async def _rollout(question: Question, *, limits: Limits, **parts: Any) -> tuple
         trajectory = Trajectory(question, prompt, turns=(), stop_reason=StopReason.MAX_TOKENS)
         return Rollout(trajectory, score(trajectory, PARTS), group_id=question.key), {"error": str(error)}
     return Rollout(trajectory, score(trajectory, PARTS), group_id=question.key), {}
+
+
+def _write(path: Path, rollout: Rollout, metadata: dict[str, str]) -> None:
+    try:
+        records.append(path, [rollout], metadata)
+    except OSError as error:
+        raise SearchRLError(f"cannot write {path}: {error.strerror}; make room and resume") from error
 
 
 def _recorded(path: Path, questions: Sequence[Question]) -> dict[str, Rollout]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from search_rl.errors import EngineError
+from search_rl.errors import EngineError, SearchRLError
 from search_rl.evaluation.runner import is_failed, read_rollouts
 from search_rl.rewards import exact_match
 from search_rl.types import Question, Rollout, StopReason
@@ -97,6 +97,13 @@ def test_resume_asks_again_where_the_search_had_failed(codec: ByteCodec, run: Ru
     mended = run(QUESTIONS[:1], ReplyingEngine(codec, replies))
     assert outcomes(mended.rollouts) == [("q0", 1.0, StopReason.ANSWERED)]
     assert outcomes(run(QUESTIONS[:1], ReplyingEngine(codec, {})).rollouts) == outcomes(mended.rollouts)
+
+
+def test_a_file_that_cannot_be_written(codec: ByteCodec, run: Run, tmp_path: Path) -> None:
+    """A traceback of an OSError, for a full disk as for a folder that went away, in place of one line."""
+    path = tmp_path / "gone" / "episodes.jsonl"
+    with pytest.raises(SearchRLError, match=f"cannot write {path}: No such file or directory"):
+        run(QUESTIONS, ReplyingEngine(codec, DIRECT), out_path=path)
 
 
 def test_engine_failure_ends_the_run_and_keeps_what_is_done(
