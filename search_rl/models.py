@@ -5,6 +5,7 @@ Both become ordinary Hugging Face folders. `check_checkpoint` says in one line w
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -33,13 +34,13 @@ def export_smollm2_135m(out: Path) -> bool:
     trainer (fp32 masters) start from equal numbers. Raises ModelError when the package's file is missing or
     not the known one, when the known completion does not come out, or when `out` holds something else.
     """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    gguf_file = _smollm2_gguf()
     with _export(out, {"model": "smollm2-135m", "gguf_sha256": SMOLLM2_SHA256}) as staging:
         if staging is None:
             return False
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        gguf_file = _smollm2_gguf()
         tokenizer = _smollm2_tokenizer(gguf_file)
         model = AutoModelForCausalLM.from_pretrained(
             gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
@@ -55,12 +56,12 @@ def export_tiny(out: Path, *, seed: int = 0) -> bool:
     Two random layers, 6.6 M parameters in all, for tests and smoke runs. It has SmolLM2's tokenizer, so
     prompts and masks are those of the real model.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     with _export(out, {"model": "tiny", "seed": seed, "gguf_sha256": SMOLLM2_SHA256}) as staging:
         if staging is None:
             return False
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
         tokenizer = _smollm2_tokenizer(_smollm2_gguf())
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -153,6 +154,7 @@ def _smollm2_gguf() -> Path:
     return path
 
 
+@functools.cache
 def _smollm2_tokenizer(gguf_file: Path) -> Any:
     """The tokenizer as SmolLM2 was trained with it.
 

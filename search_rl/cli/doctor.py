@@ -10,7 +10,7 @@ import typer
 def doctor(
     retriever_url: Annotated[str | None, typer.Option(help="Also ask this service.")] = None,
 ) -> None:
-    """Check versions, memory, disk, CPU, GPU and the retriever; exit code 1 when something needed is missing."""
+    """Check versions, memory, disk, CPU, GPU and the retriever; exit code 1 when something is missing."""
     from rich.console import Console
 
     from search_rl import health

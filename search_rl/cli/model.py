@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,11 +28,10 @@ def model(
 ) -> None:
     """Write a small model as a Hugging Face folder; does nothing when it is there already."""
     from rich.console import Console
-    from transformers.utils import logging
 
     from search_rl import models
 
-    logging.disable_progress_bar()
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when a library imports tqdm; the spinner is enough
     folder = out or Path("runs/models") / name
     with Console(stderr=True).status(f"writing {name} to {folder}"):
         match name:
