@@ -126,7 +126,9 @@ def normalised(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
 def _load(name: str, location: str) -> Any:
     """The sentence-transformers model, seconds after the call. Raises EncoderError."""
     from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     try:
         return SentenceTransformer(location, model_kwargs={"dtype": _compute_dtype()})
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from retriever_server.corpus import read_corpus
@@ -216,8 +218,12 @@ def _check_disk(folder: Path, needed_bytes: int, what: str) -> None:
 
 @contextlib.contextmanager
 def _building_folder(out: Path) -> Iterator[Path]:
-    """A new folder beside `out`, gone afterwards unless it was renamed."""
-    folder = out.absolute().with_name(f".{out.absolute().name}.building-{os.getpid()}")
+    """A new folder beside `out`, gone afterwards unless it was renamed; those of killed builds go first."""
+    prefix = f".{out.absolute().name}.building-"
+    folder = out.absolute().with_name(f"{prefix}{os.getpid()}")
+    for leftover in folder.parent.glob(f"{glob.escape(prefix)}*"):
+        if not psutil.pid_exists(int(leftover.name.removeprefix(prefix).removesuffix("-old"))):
+            shutil.rmtree(leftover, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
         yield folder
@@ -232,7 +238,7 @@ def _replace(out: Path, folder: Path) -> None:
     if not (out / MANIFEST_FILE).is_file():
         folder.rename(out.absolute())
         return
-    old = folder.with_name(folder.name + "-old")
+    old = folder.with_name(f"{folder.name}-old")
     out.rename(old)
     folder.rename(out.absolute())
     shutil.rmtree(old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -192,6 +193,15 @@ def test_a_new_build_replaces_an_index_and_nothing_else(planets_folder: Path, tm
     with pytest.raises(IndexFolderError, match="not an index is in the way"):
         build_index(corpus, tmp_path / "precious", BagOfWordsEncoder())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "index", "precious"]
+
+
+def test_the_next_build_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+    """Would catch a disk that fills up with half-built indexes, or a build that removes another's work."""
+    (tmp_path / ".index.building-99999999").mkdir()
+    (tmp_path / f".index.building-{os.getppid()}").mkdir()
+    build_index(write_corpus(tmp_path / "c.jsonl", PLANETS), tmp_path / "index", BagOfWordsEncoder())
+    names = [f".index.building-{os.getppid()}", "c.jsonl", "index"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
