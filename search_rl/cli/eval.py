@@ -31,8 +31,8 @@ def eval(
         int | None, typer.Option(min=1, help="Ask only so many questions, evenly spaced.")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes in flight.")] = 64,
-    skip_bad: Annotated[bool, typer.Option(help="Leave out bad rows of question files.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with the evaluation in --out.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad question rows.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the evaluation in --out.")] = False,
 ) -> None:
     """Ask every question greedily; report exact match with 95 % intervals, searches and stop reasons."""
     import asyncio
