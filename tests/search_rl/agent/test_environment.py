@@ -92,6 +92,15 @@ def test_a_passage_is_cut_between_words_and_characters(codec: ByteCodec) -> None
         assert text.removesuffix("</information>\n\n").split()[-1] in {"東京", "naïve", '"A")'}
 
 
+def test_a_long_word_is_cut_between_characters(codec: ByteCodec) -> None:
+    """Half a character at the end of a script that has no spaces."""
+    result = SearchResult("q", (hit("A", "東京" * 200),))
+    for max_tokens in range(90, 110):
+        text = fit_observation(result, codec=codec, protocol=PROTOCOL, max_tokens=max_tokens).text
+        assert "\ufffd" not in text
+        assert text.count("東") >= 5
+
+
 def test_no_room_for_the_tags_is_an_error(codec: ByteCodec) -> None:
     """A caller that forgets to ask for the least: better loud than an unclosed block."""
     with pytest.raises(ValueError, match="an observation without passages needs"):
