@@ -1,7 +1,7 @@
 """verl's FSDP engine with a forward pass made for few cores. Axes: B sequence, L position, D hidden, N loss position.
 
 Sequences are sorted by length and cut into micro-batches of bounded padded size; pads stand on the right, where causal
-attention cannot see them, so no mask is built. Logits are made only where the loss looks: a search episode is mostly
+attention cannot see them, so no mask is built. A process that is alone keeps the plain module. Logits are made only where the loss looks: a search episode is mostly
 prompt and passages, and the vocabulary is the widest matrix of a small model. Gradients equal verl's own engine's.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
+from verl.utils.torch_dtypes import PrecisionType
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine.utils import detach_tree, postprocess_batch_func
@@ -38,6 +39,15 @@ class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
     def _build_module(self) -> torch.nn.Module:
         module = super()._build_module()
         module.forward = types.MethodType(_logits_at, module)
+        return module
+
+    def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module as it is when this process is alone: there is nothing to shard, and FSDP would copy every weight
+        twice a pass. verl's engine and checkpoints know plain modules."""
+        if torch.distributed.get_world_size() > 1:
+            return super()._build_fsdp_module(module)  # type: ignore[no-any-return]
+        precision = self.engine_config.mixed_precision or {}
+        self._autocast_dtype = PrecisionType.to_dtype(precision.get("param_dtype", "bf16"))
         return module
 
     def forward_backward_batch(

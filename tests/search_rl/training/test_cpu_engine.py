@@ -128,7 +128,7 @@ def loss_and_gradients(engine: Any, episodes: list[Episode]) -> tuple[float, dic
         engine.optimizer_zero_grad()
         output = engine.forward_backward_batch(batch_of(episodes), partial(ppo_loss, actor))
         gradients = {
-            name: parameter.grad.full_tensor().clone()
+            name: (parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else parameter.grad).clone()
             for name, parameter in engine.module.named_parameters()
             if parameter.grad is not None
         }
