@@ -58,9 +58,7 @@ def create_app(retriever: Retriever | None, *, top_k: int = DEFAULT_TOP_K) -> Fa
 
     `top_k` is for requests that name none.
     """
-    app = FastAPI(
-        title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None
-    )
+    app = FastAPI(title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None)
     app.state.batcher = None
     if retriever is not None:
         attach_retriever(app, retriever)

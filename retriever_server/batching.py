@@ -88,9 +88,7 @@ class MicroBatcher:
             async with asyncio.timeout(self._deadline_seconds):
                 return await request.done
         except TimeoutError as error:
-            raise OverloadedError(
-                f"no answer within {self._deadline_seconds:g} s", retry_after_seconds=2
-            ) from error
+            raise OverloadedError(f"no answer within {self._deadline_seconds:g} s", retry_after_seconds=2) from error
         finally:
             self._num_pending -= request.num_left
             request.num_taken = len(queries)

@@ -100,9 +100,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for line_number, line in enumerate(file, start=1):
                 yield line_number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorpusError(
-            path, line_number + 1, f"the gzip file is damaged or cut short ({error})"
-        ) from error
+        raise CorpusError(path, line_number + 1, f"the gzip file is damaged or cut short ({error})") from error
     except OSError as error:
         raise CorpusError(path, None, f"cannot be read ({error.strerror or error})") from error
 

@@ -157,9 +157,7 @@ def _is_folder(name: str) -> bool:
 
 def prefixes_of(name: str, prompts: dict[str, str]) -> Prefixes:
     """What goes in front of its texts, by exact name; a model outside the table may bring its own prompts."""
-    own = Prefixes(
-        query=prompts.get("query") or "", passage=prompts.get("passage") or prompts.get("document") or ""
-    )
+    own = Prefixes(query=prompts.get("query") or "", passage=prompts.get("passage") or prompts.get("document") or "")
     return PREFIXES.get(Path(name).name, own)
 
 

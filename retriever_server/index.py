@@ -73,9 +73,7 @@ def build_index(
             encoder=encoder.spec,
             num_passages=num_passages,
             corpus_sha256=digest,
-            file_bytes={
-                name: (folder / name).stat().st_size for name in (INDEX_FILE, PASSAGES_FILE, OFFSETS_FILE)
-            },
+            file_bytes={name: (folder / name).stat().st_size for name in (INDEX_FILE, PASSAGES_FILE, OFFSETS_FILE)},
             versions=_versions(),
             canaries=_canaries(DenseIndex(vectors, store), encoder),
         )
@@ -108,9 +106,7 @@ class DenseIndex:
         scores_NK, rows_NK = self._vectors.search(
             np.ascontiguousarray(queries_ND, dtype=np.float32), min(num_hits + _TIE_MARGIN, len(self))
         )
-        return [
-            _hits(rows_K, scores_K)[:num_hits] for rows_K, scores_K in zip(rows_NK, scores_NK, strict=True)
-        ]
+        return [_hits(rows_K, scores_K)[:num_hits] for rows_K, scores_K in zip(rows_NK, scores_NK, strict=True)]
 
 
 def open_index(folder: Path) -> tuple[DenseIndex, Manifest]:
@@ -138,9 +134,7 @@ def _hits(rows_K: NDArray[np.int64], scores_K: NDArray[np.float32]) -> list[tupl
     """FAISS pads with row -1 when it has fewer hits than asked, and when a query is not finite."""
     is_hit_K = (rows_K >= 0) & np.isfinite(scores_K)
     pairs = zip(rows_K[is_hit_K].tolist(), scores_K[is_hit_K].tolist(), strict=True)
-    return sorted(
-        ((row, round(score, _SCORE_DECIMALS)) for row, score in pairs), key=lambda hit: (-hit[1], hit[0])
-    )
+    return sorted(((row, round(score, _SCORE_DECIMALS)) for row, score in pairs), key=lambda hit: (-hit[1], hit[0]))
 
 
 def _encode_all(store: PassageStore, encoder: Encoder, progress: Callable[[int, int], None] | None) -> Any:
@@ -157,9 +151,7 @@ def _write_vectors(vectors: Any, path: Path) -> None:
     try:
         faiss.write_index(vectors, str(path))
     except RuntimeError as error:
-        raise IndexFolderError(
-            f"{path.parent.parent}: the vectors cannot be written; is the disk full?"
-        ) from error
+        raise IndexFolderError(f"{path.parent.parent}: the vectors cannot be written; is the disk full?") from error
 
 
 def _canaries(index: DenseIndex, encoder: Encoder) -> tuple[Canary, ...]:
@@ -175,9 +167,7 @@ def _canaries(index: DenseIndex, encoder: Encoder) -> tuple[Canary, ...]:
 
 def _check(what: str, path: Path, found: int, expected: int) -> None:
     if found != expected:
-        raise IndexFolderError(
-            f"{path}: {what} {found:,}, but the manifest says {expected:,}; build it again"
-        )
+        raise IndexFolderError(f"{path}: {what} {found:,}, but the manifest says {expected:,}; build it again")
 
 
 def _num_rows(folder: Path) -> int:

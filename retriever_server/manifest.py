@@ -55,18 +55,14 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         text = (folder / MANIFEST_FILE).read_bytes()
     except OSError as error:
-        raise IndexFolderError(
-            f"{folder}: not an index folder ({MANIFEST_FILE}: {error.strerror})"
-        ) from error
+        raise IndexFolderError(f"{folder}: not an index folder ({MANIFEST_FILE}: {error.strerror})") from error
     _check_format_version(text, folder)
     try:
         manifest = TypeAdapter(Manifest).validate_json(text)
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"])
-        raise IndexFolderError(
-            f"{folder}: bad {MANIFEST_FILE} ({where}: {fault['msg']}); build it again"
-        ) from error
+        raise IndexFolderError(f"{folder}: bad {MANIFEST_FILE} ({where}: {fault['msg']}); build it again") from error
     for name, num_bytes in manifest.file_bytes.items():
         _check_size(folder / name, num_bytes)
     return manifest

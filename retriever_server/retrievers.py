@@ -70,6 +70,4 @@ def _check_spec(found: EncoderSpec, expected: EncoderSpec) -> None:
         if getattr(expected, field.name) != getattr(found, field.name)
     ]
     if differences:
-        raise EncoderError(
-            f"the encoder is not the one of the index: {', '.join(differences)}; build it again"
-        )
+        raise EncoderError(f"the encoder is not the one of the index: {', '.join(differences)}; build it again")

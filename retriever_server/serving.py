@@ -76,9 +76,7 @@ async def _run(
         server.should_exit = True
     await serving
     if not loading.done():
-        os._exit(
-            0
-        )  # Stopped while loading: nothing is under way, and a thread inside a download cannot be ended.
+        os._exit(0)  # Stopped while loading: nothing is under way, and a thread inside a download cannot be ended.
     loading.result()
 
 

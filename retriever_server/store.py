@@ -41,9 +41,7 @@ class PassageStore:
             with (folder / PASSAGES_FILE).open("rb") as file:
                 self._rows = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError, EOFError) as error:
-            raise IndexFolderError(
-                f"{folder}: the passages cannot be opened ({error}); build it again"
-            ) from error
+            raise IndexFolderError(f"{folder}: the passages cannot be opened ({error}); build it again") from error
         if self._offsets.ndim != 1 or not len(self._offsets) or int(self._offsets[-1]) != len(self._rows):
             raise IndexFolderError(f"{folder}: {OFFSETS_FILE} does not fit {PASSAGES_FILE}; build it again")
 

@@ -39,9 +39,7 @@ def f1(answer: str | None, golden_answers: Iterable[str]) -> float:
     return _best(answer, golden_answers, _word_f1)
 
 
-def _best(
-    answer: str | None, golden_answers: Iterable[str], similarity: Callable[[str, str], float]
-) -> float:
+def _best(answer: str | None, golden_answers: Iterable[str], similarity: Callable[[str, str], float]) -> float:
     """The best similarity of the normalised answer to a normalised accepted answer."""
     if answer is None:
         return 0.0

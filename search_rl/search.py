@@ -169,9 +169,7 @@ class SearchClient:
     def _parse(self, response: httpx.Response, queries: Sequence[str], top_k: int) -> list[SearchResult]:
         """One result a query. Raises RetrieverError for anything but a well-formed reply."""
         if 400 <= response.status_code < 500:
-            raise _Rejected(
-                f"{self.url}/retrieve refused: status {response.status_code} {response.text[:200]}"
-            )
+            raise _Rejected(f"{self.url}/retrieve refused: status {response.status_code} {response.text[:200]}")
         if response.status_code != httpx.codes.OK:
             raise RetrieverError(f"{self.url}/retrieve answered with status {response.status_code}")
         try:
@@ -183,9 +181,7 @@ class SearchClient:
                 f"{self.url}/retrieve answered nonsense: {where} {fault['msg']}".replace("  ", " ")
             ) from error
         if len(rows) != len(queries):
-            raise RetrieverError(
-                f"{self.url}/retrieve answered {len(queries)} queries with {len(rows)} lists"
-            )
+            raise RetrieverError(f"{self.url}/retrieve answered {len(queries)} queries with {len(rows)} lists")
         return [
             SearchResult(query, tuple(hit.scored_passage() for hit in hits[:top_k]))
             for query, hits in zip(queries, rows, strict=True)

@@ -45,9 +45,7 @@ class Environment:
         return fit_observation(result, codec=self.codec, protocol=self.protocol, max_tokens=max_tokens)
 
 
-def fit_observation(
-    result: SearchResult, *, codec: Codec, protocol: TagProtocol, max_tokens: int
-) -> Observation:
+def fit_observation(result: SearchResult, *, codec: Codec, protocol: TagProtocol, max_tokens: int) -> Observation:
     """The passages as one observation of at most `max_tokens`, each shortened at its end to a fair share
     (invariant 5).
 
@@ -61,9 +59,7 @@ def fit_observation(
         return Observation(text, result)
     available = max_tokens - len(codec.encode(protocol.render_passages("")))
     if available < 0:
-        raise ValueError(
-            f"an observation without passages needs {max_tokens - available} tokens, got {max_tokens}"
-        )
+        raise ValueError(f"an observation without passages needs {max_tokens - available} tokens, got {max_tokens}")
     lines_ids = [codec.encode(line) for line in lines]
     while num_tokens > max_tokens:
         fitted = _shorten(codec, lines, lines_ids, available)
@@ -75,9 +71,7 @@ def fit_observation(
     return Observation(text, result, num_passages_shortened=num_shortened)
 
 
-def _shorten(
-    codec: Codec, lines: Sequence[str], lines_ids: Sequence[Sequence[int]], available: int
-) -> list[str]:
+def _shorten(codec: Codec, lines: Sequence[str], lines_ids: Sequence[Sequence[int]], available: int) -> list[str]:
     """The lines cut to fair shares of `available` tokens; a line may come out empty."""
     shares = fair_shares([len(token_ids) for token_ids in lines_ids], available)
     return [

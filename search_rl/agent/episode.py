@@ -114,9 +114,7 @@ async def run_episode(
     transcript = _Transcript(prompt, limits)
     request_id = request_id or uuid.uuid4().hex
     while True:
-        turn = await _policy_turn(
-            transcript, engine=engine, codec=codec, protocol=protocol, request_id=request_id
-        )
+        turn = await _policy_turn(transcript, engine=engine, codec=codec, protocol=protocol, request_id=request_id)
         stop_reason = _stop_reason(turn, transcript, environment)
         if stop_reason is None:
             try:
@@ -182,9 +180,7 @@ async def _policy_turn(
     )
     seconds = time.perf_counter() - started
     text = codec.decode(generation.token_ids)
-    return Turn(
-        _policy_segment(generation, budget), text, protocol.parse_action(text), generate_seconds=seconds
-    )
+    return Turn(_policy_segment(generation, budget), text, protocol.parse_action(text), generate_seconds=seconds)
 
 
 def _policy_segment(generation: Generation, budget: int) -> Segment:
@@ -216,17 +212,13 @@ async def _observed(turn: Turn, transcript: _Transcript, environment: Environmen
     """`turn` closed by what the environment says back."""
     assert not isinstance(turn.action, Answer)
     started = time.perf_counter()
-    observation = await environment.respond(
-        turn.action, max_tokens=transcript.observation_budget_tokens(turn)
-    )
+    observation = await environment.respond(turn.action, max_tokens=transcript.observation_budget_tokens(turn))
     seconds = time.perf_counter() - started
     segment = Segment(Origin.ENVIRONMENT, environment.codec.encode(observation.text))
     return replace(turn, observation=observation, environment=segment, search_seconds=seconds)
 
 
-def _prompt_ids(
-    question: Question, *, codec: Codec, protocol: TagProtocol, limits: Limits
-) -> tuple[int, ...]:
+def _prompt_ids(question: Question, *, codec: Codec, protocol: TagProtocol, limits: Limits) -> tuple[int, ...]:
     """The prompt's tokens, whole."""
     token_ids = protocol.prompt_ids(codec, question)
     if len(token_ids) > limits.max_prompt_tokens:

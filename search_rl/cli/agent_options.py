@@ -10,9 +10,7 @@ import typer
 Model = Annotated[str | None, typer.Option(help="Checkpoint folder, or hub id; the config's if unset.")]
 Retriever = Annotated[str | None, typer.Option(help="URL of the retrieval service.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Config file; options given here win.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value, on top of the config.")
-]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, on top of the config.")]
 Endpoint = Annotated[
     str | None, typer.Option(help="URL of a vLLM server to sample from; --model then gives the tokenizer.")
 ]

@@ -19,15 +19,9 @@ def doctor(
     fatal = 0
     for finding in health.examine(retriever_url=retriever_url):
         mark = (
-            "[red]MISSING[/]"
-            if finding.is_fatal
-            else "[yellow]note[/]   "
-            if finding.advice
-            else "[green]ok[/]     "
+            "[red]MISSING[/]" if finding.is_fatal else "[yellow]note[/]   " if finding.advice else "[green]ok[/]     "
         )
-        console.print(
-            f"{mark} {finding.name:<22} {finding.value}{' - ' + finding.advice if finding.advice else ''}"
-        )
+        console.print(f"{mark} {finding.name:<22} {finding.value}{' - ' + finding.advice if finding.advice else ''}")
         fatal += finding.is_fatal
     console.print(f"{fatal} needed things are missing" if fatal else "this machine can run the whole path")
     raise typer.Exit(1 if fatal else 0)

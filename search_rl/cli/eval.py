@@ -27,9 +27,7 @@ def eval(
     served_model: options.ServedModel = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Ask only so many questions, evenly spaced.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only so many questions, evenly spaced.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes in flight.")] = 64,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad question rows.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the evaluation in --out.")] = False,

@@ -17,13 +17,9 @@ _PLAIN_STEP_PERCENT = 10
 
 @app.command()
 def build(
-    corpus: Annotated[
-        Path, typer.Option(help="Corpus, .jsonl or .jsonl.gz: id and title/text, or contents.")
-    ],
+    corpus: Annotated[Path, typer.Option(help="Corpus, .jsonl or .jsonl.gz: id and title/text, or contents.")],
     out: Annotated[Path, typer.Option(help="Index folder to write; an index that is there is replaced.")],
-    encoder: Annotated[
-        str, typer.Option(help="Hub id, local folder, or the embedded default.")
-    ] = "all-MiniLM-L6-v2",
+    encoder: Annotated[str, typer.Option(help="Hub id, local folder, or the embedded default.")] = "all-MiniLM-L6-v2",
     batch_size: Annotated[int, typer.Option(min=1, help="Passages the encoder takes at once.")] = 32,
 ) -> None:
     """Encode a corpus into an index folder."""

@@ -18,12 +18,8 @@ class Name(StrEnum):
 
 
 def model(
-    name: Annotated[
-        Name, typer.Argument(help="smollm2-135m: a real chat model. tiny: two random layers, for tests.")
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write; runs/models/NAME when not given.")
-    ] = None,
+    name: Annotated[Name, typer.Argument(help="smollm2-135m: a real chat model. tiny: two random layers, for tests.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/models/NAME when not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tiny model's random weights.")] = 0,
 ) -> None:
     """Write a small model as a Hugging Face folder; does nothing when it is there already."""

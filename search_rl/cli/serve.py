@@ -10,9 +10,7 @@ import typer
 
 def serve(
     index: Annotated[Path, typer.Option(help="Index folder.")],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; loopback unless told otherwise.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     top_k: Annotated[int, typer.Option(min=1, help="Passages for requests that name no topk.")] = 3,
 ) -> None:

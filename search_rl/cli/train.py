@@ -10,9 +10,7 @@ import typer
 
 def train(
     config: Annotated[Path, typer.Argument(help="Config file, for example configs/demo.yaml.")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a config value: section.key=value.")
-    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a config value: section.key=value.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the verl command with all overrides, and stop.")

@@ -104,9 +104,7 @@ def question_row(record: Any, *, default_dataset: str = "") -> QuestionRow:
     )
 
 
-def write_questions(
-    path: Path, rows: Sequence[QuestionRow], *, split: str, render_prompt: RenderPrompt = str
-) -> None:
+def write_questions(path: Path, rows: Sequence[QuestionRow], *, split: str, render_prompt: RenderPrompt = str) -> None:
     """Write a parquet file in Search-R1's schema; the same rows give the same bytes.
 
     `render_prompt` turns a question's text into the user message of the `prompt` column.

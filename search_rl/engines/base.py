@@ -23,9 +23,7 @@ class Sampling:
         """
         if self.seed is None:
             return None
-        digest = hashlib.blake2b(
-            f"{self.seed}/{request_id}/{num_prompt_tokens}".encode(), digest_size=4
-        ).digest()
+        digest = hashlib.blake2b(f"{self.seed}/{request_id}/{num_prompt_tokens}".encode(), digest_size=4).digest()
         return int.from_bytes(digest) >> 1
 
 

@@ -67,9 +67,7 @@ class HttpEngine:
         try:
             response = await self._client.post(self.url, json=body)
         except httpx.RequestError as error:
-            raise EngineError(
-                f"no answer from {self.url}: {type(error).__name__} {error}".rstrip()
-            ) from error
+            raise EngineError(f"no answer from {self.url}: {type(error).__name__} {error}".rstrip()) from error
         if response.status_code != httpx.codes.OK:
             raise EngineError(f"{self.url} answered {response.status_code}: {response.text[:300]}")
         return self._parse(response.content)

@@ -42,9 +42,7 @@ class ScriptedEngine:
         turn = self._turns[request_id]
         self._turns[request_id] += 1
         if turn >= len(self.replies):
-            raise EngineError(
-                f"the script has {len(self.replies)} replies, turn {turn + 1} asked for another"
-            )
+            raise EngineError(f"the script has {len(self.replies)} replies, turn {turn + 1} asked for another")
         reply = self.replies[turn]
         if isinstance(reply, str):
             token_ids = self.codec.encode(reply)

@@ -231,14 +231,11 @@ def _claim(out: Path, setup: Setup, *, is_resumed: bool) -> None:
         settings_path.write_text(json.dumps(setup.settings, indent=2) + "\n", encoding="utf-8")
         return
     if not is_resumed:
-        raise ConfigError(
-            f"{out} holds an evaluation already: --resume goes on with it, or give another --out"
-        )
+        raise ConfigError(f"{out} holds an evaluation already: --resume goes on with it, or give another --out")
     (out / SUMMARY).unlink(missing_ok=True)
     stored = json.loads(settings_path.read_text(encoding="utf-8"))
     for name, value in setup.settings.items():
         if stored.get(name) != value:
             raise ConfigError(
-                f"cannot resume {out}: its {name} is {stored.get(name)!r}, now it is {value!r}; "
-                "give another --out"
+                f"cannot resume {out}: its {name} is {stored.get(name)!r}, now it is {value!r}; give another --out"
             )

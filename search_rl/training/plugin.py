@@ -29,9 +29,7 @@ def _grpo(
 def _grpo_no_std(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    advantages_BT = group_advantages(
-        token_level_rewards.sum(dim=1), response_mask, list(index), by_deviation=False
-    )
+    advantages_BT = group_advantages(token_level_rewards.sum(dim=1), response_mask, list(index), by_deviation=False)
     return advantages_BT, advantages_BT
 
 

@@ -1,9 +1,9 @@
 """The run folder: what a run leaves behind, and where. Everything is written whole or not at all.
 
-    config.json versions.json verl_overrides.txt   what was run
-    metrics.jsonl                                  one row a step
-    rollouts/step_000001.jsonl                     every episode of a step
-    checkpoints/global_step_N/                     verl's checkpoints; export/ is the last one for transformers
+config.json versions.json verl_overrides.txt   what was run
+metrics.jsonl                                  one row a step
+rollouts/step_000001.jsonl                     every episode of a step
+checkpoints/global_step_N/                     verl's checkpoints; export/ is the last one for transformers
 """
 
 from __future__ import annotations

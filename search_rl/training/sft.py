@@ -55,9 +55,7 @@ def warm_up(config: Config, out: Path, *, on_step: Callable[[dict[str, Any]], No
 
 async def _demonstrations(config: Config) -> list[Rollout]:
     rows = [row for path in config.data.train for row in read_questions(path).rows]
-    chosen = choose_rows(
-        rows, relations=config.sft.relations, count=config.sft.demonstrations, seed=config.run.seed
-    )
+    chosen = choose_rows(rows, relations=config.sft.relations, count=config.sft.demonstrations, seed=config.run.seed)
     retriever = config.retriever
     async with SearchClient(
         retriever.url, timeout_seconds=retriever.timeout_seconds, max_attempts=retriever.max_attempts
@@ -120,9 +118,12 @@ def _train(
     ]
     log_path = out / "train.log"
     variables = {**os.environ, **environment(config), "PYTHONUNBUFFERED": "1"}
-    with log_path.open("w") as log, subprocess.Popen(
-        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with (
+        log_path.open("w") as log,
+        subprocess.Popen(
+            command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
         assert process.stdout is not None
         try:
             for line in process.stdout:

@@ -9,7 +9,7 @@ from verl.trainer.main_ppo import TaskRunnerV1
 _TaskRunner: Any = TaskRunnerV1.__ray_metadata__.modified_class
 
 
-class SearchTaskRunner(_TaskRunner):  # type: ignore[misc]
+class SearchTaskRunner(_TaskRunner):
     """verl looks its trainer up by name before it builds the model config that would import the plugin."""
 
     def run(self, config: Any) -> None:

@@ -25,7 +25,7 @@ UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
 
 
-class SearchTrainer(PPOTrainerSync):  # type: ignore[misc]
+class SearchTrainer(PPOTrainerSync):
     """One step: rollouts, checks, advantages, update, weight sync; what is new here stands around verl's own."""
 
     def __init__(self, config: DictConfig) -> None:
@@ -84,7 +84,11 @@ class SearchTrainer(PPOTrainerSync):  # type: ignore[misc]
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["extra_fields"])
         fields = data.pop("extra_fields").tolist()
         real = [not tag.get("is_padding", False) for tag in batch.tags]
-        return [row_to_record(orjson.loads(row["rollout"])).rollout for row, is_real in zip(fields, real, strict=True) if is_real]
+        return [
+            row_to_record(orjson.loads(row["rollout"])).rollout
+            for row, is_real in zip(fields, real, strict=True)
+            if is_real
+        ]
 
     def _check_void_share(self) -> None:
         """Invariant 7: above a set rate the run stops, before anything is trained on what is left."""

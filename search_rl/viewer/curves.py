@@ -72,9 +72,7 @@ def spread(heights: Sequence[float], *, least_gap: float) -> list[float]:
 
 def _series(metrics: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> tuple[list[int], list[float]]:
     """Steps and values of the first of `keys` that each row has."""
-    points = [
-        (int(row["step"]), float(row[key])) for row in metrics for key in [k for k in keys if k in row][:1]
-    ]
+    points = [(int(row["step"]), float(row[key])) for row in metrics for key in [k for k in keys if k in row][:1]]
     return [step for step, _ in points], [value for _, value in points]
 
 

@@ -56,9 +56,7 @@ class _WatchedEngine:
     ) -> Generation:
         """See `Engine.generate`."""
         started = time.perf_counter()
-        generation = await self.engine.generate(
-            prompt_ids, max_tokens=max_tokens, stop=stop, request_id=request_id
-        )
+        generation = await self.engine.generate(prompt_ids, max_tokens=max_tokens, stop=stop, request_id=request_id)
         seconds = time.perf_counter() - started
         text = self.codec.decode(generation.token_ids)
         self.view.policy(text, num_tokens=len(generation.token_ids), seconds=seconds)

@@ -70,9 +70,7 @@ def step_progress(
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
     """What to call with each finished step's metrics: a bar on a terminal, a plain line a step otherwise."""
     if not console.is_terminal:
-        yield lambda step: console.print(
-            _step_line(step, num_steps, describe), highlight=False, soft_wrap=True
-        )
+        yield lambda step: console.print(_step_line(step, num_steps, describe), highlight=False, soft_wrap=True)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:

@@ -49,9 +49,7 @@ class EpisodeView:
         self.console.print(heading.append(count, "not bold dim"))
         table = Table.grid(padding=(0, 2, 0, 0))
         for hit in result.passages:
-            passage = Text(hit.passage.title, "bold").append(
-                f"  {_shortened(hit.passage.text)}", "not bold dim"
-            )
+            passage = Text(hit.passage.title, "bold").append(f"  {_shortened(hit.passage.text)}", "not bold dim")
             table.add_row(Text(f"{hit.score:.3f}", "yellow"), passage)
         self.console.print(Padding(table, _INDENT))
 
@@ -59,9 +57,7 @@ class EpisodeView:
         """The answer, whether it is right where that is known, and what the episode cost."""
         self.console.print()
         answer = trajectory.answer
-        line = Text("Answer  ", "bold").append(
-            "none" if answer is None else answer, _verdict_style(trajectory)
-        )
+        line = Text("Answer  ", "bold").append("none" if answer is None else answer, _verdict_style(trajectory))
         self.console.print(line)
         num_policy, num_response = sum(trajectory.response_mask), len(trajectory.response_ids)
         seconds = sum(turn.generate_seconds + turn.search_seconds for turn in trajectory.turns)

@@ -37,9 +37,7 @@ class EchoRetriever:
         self.batches.append(list(queries))
         if "explode" in queries:
             raise RuntimeError("the encoder blew up")
-        return [
-            [ScoredPassage(Passage(f"{q}-{k}", "", q), 1 / (k + 1)) for k in range(top_k)] for q in queries
-        ]
+        return [[ScoredPassage(Passage(f"{q}-{k}", "", q), 1 / (k + 1)) for k in range(top_k)] for q in queries]
 
 
 def write_corpus(path: Path, rows: Iterable[Passage | dict[str, Any]]) -> Path:

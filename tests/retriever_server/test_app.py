@@ -135,9 +135,7 @@ def test_what_can_never_succeed_is_a_4xx_in_json(body: bytes, planets_app: FastA
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda children: (
-        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3)
-    ),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3),
     max_leaves=8,
 )
 plausible_bodies = st.fixed_dictionaries(
@@ -189,9 +187,7 @@ def test_a_client_that_hangs_up_is_not_searched_for() -> None:
     app = create_app(echo)
 
     async def post_and_hang_up(query: str) -> None:
-        messages = [
-            {"type": "http.request", "body": json.dumps({"query": query}).encode(), "more_body": False}
-        ]
+        messages = [{"type": "http.request", "body": json.dumps({"query": query}).encode(), "more_body": False}]
 
         async def receive() -> dict[str, Any]:
             await asyncio.sleep(0.02)
@@ -235,9 +231,7 @@ class FailingRetriever:
 
 def test_overload_is_503_with_retry_after() -> None:
     """Would catch a 429, which verl and SkyRL do not retry, so that the error text becomes an observation."""
-    (response,) = post(
-        create_app(FailingRetriever(OverloadedError("full", retry_after_seconds=7))), {"query": "x"}
-    )
+    (response,) = post(create_app(FailingRetriever(OverloadedError("full", retry_after_seconds=7))), {"query": "x"})
     assert (response.status_code, response.headers["retry-after"]) == (503, "7")
     assert response.json() == {"detail": "try again: full"}
 

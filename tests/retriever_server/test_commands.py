@@ -41,9 +41,7 @@ def test_the_modules_import_nothing_heavy() -> None:
 def test_build_then_search_finds_the_passage(tmp_path: Path) -> None:
     """Would catch options that do not reach the builder."""
     corpus, out = write_corpus(tmp_path / "corpus.jsonl", PLANETS), tmp_path / "index"
-    built = CliRunner().invoke(
-        app, ["build", "--corpus", str(corpus), "--out", str(out), "--batch-size", "2"]
-    )
+    built = CliRunner().invoke(app, ["build", "--corpus", str(corpus), "--out", str(out), "--batch-size", "2"])
     assert built.exit_code == 0
     assert "6 passages, 384 dimensions" in built.stdout
     assert "6 of 6 (100 %)" in built.stderr

@@ -20,9 +20,7 @@ from tests.retriever_server.conftest import write_corpus
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 titles = texts.map(lambda title: " ".join(title.split()))
-passages = st.builds(
-    Passage, id=texts.filter(bool), title=titles, text=texts.map(str.strip).filter(bool), url=texts
-)
+passages = st.builds(Passage, id=texts.filter(bool), title=titles, text=texts.map(str.strip).filter(bool), url=texts)
 corpora = st.lists(passages, max_size=8, unique_by=lambda passage: passage.id)
 
 
@@ -42,9 +40,7 @@ corpora = st.lists(passages, max_size=8, unique_by=lambda passage: passage.id)
         ({"id": 7, "title": "only a title"}, Passage("7", "only a title", "")),
     ],
 )
-def test_rows_of_every_known_layout_become_passages(
-    row: dict[str, Any], expected: Passage, tmp_path: Path
-) -> None:
+def test_rows_of_every_known_layout_become_passages(row: dict[str, Any], expected: Passage, tmp_path: Path) -> None:
     """Would catch a lost title, quotes left in it, or a one-line passage taken for a title."""
     assert list(read_corpus(write_corpus(tmp_path / "c.jsonl", [row]))) == [expected]
 

@@ -86,7 +86,5 @@ def test_half_precision_keeps_the_meaning() -> None:
     ours_ND, theirs_ND = encoder.encode_passages(texts), normalised(reference.encode(texts))
     assert np.linalg.norm(ours_ND, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
     assert (ours_ND * theirs_ND).sum(axis=1).min() > 0.99
-    nearest = [
-        (vectors_ND[6:] @ vectors_ND[:6].T).argmax(axis=1).tolist() for vectors_ND in (ours_ND, theirs_ND)
-    ]
+    nearest = [(vectors_ND[6:] @ vectors_ND[:6].T).argmax(axis=1).tolist() for vectors_ND in (ours_ND, theirs_ND)]
     assert nearest[0] == nearest[1] == [0, 1, 2, 3, 4, 5]

@@ -68,9 +68,7 @@ words = st.sampled_from(["moon", "planet", "red", "water", "storm", "two", "the"
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.lists(words, max_size=6).map(" ".join), min_size=1, max_size=40), st.integers(1, 8))
-def test_a_batch_finds_what_single_queries_find(
-    planets: DenseRetriever, queries: list[str], top_k: int
-) -> None:
+def test_a_batch_finds_what_single_queries_find(planets: DenseRetriever, queries: list[str], top_k: int) -> None:
     """Would catch answers that move between the queries of a batch, or depend on its size."""
     together = planets.search(queries, top_k=top_k)
     for query, hits in zip(queries, together, strict=True):

@@ -53,9 +53,7 @@ def test_it_says_when_it_is_ready_answers_and_ends_cleanly(planets_folder: Path)
         url = re.search(r"http://127\.0\.0\.1:\d+/retrieve", ready)
         assert url is not None and "6 passages" in ready
         with httpx.Client() as client:
-            assert (
-                client.post(url[0], json={"query": "Mars", "topk": 1}).json()["result"][0][0]["id"] == "mars"
-            )
+            assert client.post(url[0], json={"query": "Mars", "topk": 1}).json()["result"][0][0]["id"] == "mars"
             process.send_signal(signal.SIGTERM)
             assert line_with("stopped", process)
         assert process.wait(10) == 0
@@ -66,9 +64,7 @@ def test_requests_under_way_are_answered_before_it_stops(planets_folder: Path) -
     with running(planets_folder, "--slow-search") as process:
         url = line_with("ready", process).split()[1]
         answers: list[httpx.Response] = []
-        client = threading.Thread(
-            target=lambda: answers.append(httpx.post(url, json={"query": "Mars"}, timeout=10))
-        )
+        client = threading.Thread(target=lambda: answers.append(httpx.post(url, json={"query": "Mars"}, timeout=10)))
         client.start()
         time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
@@ -102,9 +98,7 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None
     """Would catch ten seconds of loading before the bad news, or a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(
-            ServingError, match=rf"port {port} on 127\.0\.0\.1 is in use; give another --port"
-        ):
+        with pytest.raises(ServingError, match=rf"port {port} on 127\.0\.0\.1 is in use; give another --port"):
             serve(tmp_path / "no index here", port=port, load_encoder=must_not_load)
 
 
@@ -116,9 +110,7 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(tmp_path: Path) -> None
         ("127.0.0.1", 70000, "65535"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_told(
-    host: str, port: int, message: str, planets_folder: Path
-) -> None:
+def test_an_address_that_cannot_be_had_is_told(host: str, port: int, message: str, planets_folder: Path) -> None:
     """Would catch a traceback for a mistyped host or port."""
     with pytest.raises(ServingError, match=message):
         serve(planets_folder, host=host, port=port, load_encoder=must_not_load)

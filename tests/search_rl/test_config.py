@@ -33,7 +33,10 @@ def test_override_wins_over_the_file() -> None:
         ("agnet.max_turns=1", "unknown key agnet: did you mean agent?"),
         ("agent.max_turns=many", "agent.max_turns: Input should be a valid integer"),
         ("rollout.temperature=0", "rollout.temperature: Input should be greater than 0 (got 0)"),
-        ("optimizer.mini_batch_prompts=3", "optimizer.mini_batch_prompts=3 must divide rollout.prompts_per_step=4"),
+        (
+            "optimizer.mini_batch_prompts=3",
+            "optimizer.mini_batch_prompts=3 must divide rollout.prompts_per_step=4",
+        ),
         ("model.path", "--set model.path: write it as section.key=value"),
         ("run.name.x=1", "--set run.name.x=1: name is a value, not a section"),
         ("run.name=[", "--set run.name=[: the value is not YAML; quote it"),
@@ -52,7 +55,11 @@ def test_missing_file_and_bad_yaml(tmp_path: Path) -> None:
     """Would catch a traceback in place of a message."""
     with pytest.raises(ConfigError, match="no config file at"):
         load_config(tmp_path / "none.yaml")
-    for text, message in [("a: [", "is not YAML"), ("- a", "a config is a mapping of sections"), ("run: {}", "missing key")]:
+    for text, message in [
+        ("a: [", "is not YAML"),
+        ("- a", "a config is a mapping of sections"),
+        ("run: {}", "missing key"),
+    ]:
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(ConfigError, match=message):
             load_config(tmp_path / "bad.yaml")

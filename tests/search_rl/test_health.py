@@ -10,9 +10,7 @@ import pytest
 from search_rl import health
 
 
-@pytest.mark.parametrize(
-    ("version", "fatal"), [((3, 10), True), ((3, 11), False), ((3, 12), False), ((3, 13), True)]
-)
+@pytest.mark.parametrize(("version", "fatal"), [((3, 10), True), ((3, 11), False), ((3, 12), False), ((3, 13), True)])
 def test_supported_pythons(version: tuple[int, int], fatal: bool) -> None:
     """Catches a range that is off by one version."""
     assert health.python_version(version).is_fatal is fatal

@@ -76,11 +76,7 @@ def test_every_module_of_the_top_level_has_a_layer() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_one_way(module: str) -> None:
     """Catches an import upwards (an agent that knows the trainer, a retriever that knows search_rl)."""
-    ours = {
-        name
-        for name in imported_by(MODULES[module])
-        if name.split(".")[0] in ("search_rl", "retriever_server")
-    }
+    ours = {name for name in imported_by(MODULES[module]) if name.split(".")[0] in ("search_rl", "retriever_server")}
     assert {name for name in ours if layer_of(name) > layer_of(module)} == set()
 
 
@@ -95,9 +91,5 @@ def test_of_the_retriever_only_the_contract_is_used_below_the_command_line(modul
 @pytest.mark.parametrize("module", MODULES)
 def test_only_training_imports_verl_or_ray(module: str) -> None:
     """Catches verl or Ray leaking out of the one package that is allowed to know them."""
-    trainer = {
-        name
-        for name in imported_by(MODULES[module])
-        if name.split(".")[0] in ("verl", "ray", "transfer_queue")
-    }
+    trainer = {name for name in imported_by(MODULES[module]) if name.split(".")[0] in ("verl", "ray", "transfer_queue")}
     assert module.startswith("search_rl.training") or trainer == set()

@@ -39,9 +39,7 @@ def test_tokenizer_is_the_one_that_smollm2_was_trained_with(tokenizer: Any) -> N
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["GDP of France: 1,234 .", "▁ and <0x41>", "São Tomé é 漢字", "tabs\tand\n\n lines "]
-)
+@pytest.mark.parametrize("text", ["GDP of France: 1,234 .", "▁ and <0x41>", "São Tomé é 漢字", "tabs\tand\n\n lines "])
 def test_text_survives_the_tokenizer(tokenizer: Any, text: str) -> None:
     """Catches decoders that rewrite text (spaces before full stops, byte names, the low line of others)."""
     assert tokenizer.decode(tokenizer.encode(text)) == text

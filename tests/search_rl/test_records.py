@@ -35,9 +35,7 @@ any_text = st.text(st.characters(), max_size=12)  # lone surrogates and line sep
 floats = st.floats(allow_nan=False)
 ids = st.lists(st.integers(0, 2**31), min_size=1, max_size=6).map(tuple)
 passages = st.builds(Passage, any_text, any_text, any_text, any_text)
-results = st.builds(
-    SearchResult, any_text, st.lists(st.builds(ScoredPassage, passages, floats), max_size=3).map(tuple)
-)
+results = st.builds(SearchResult, any_text, st.lists(st.builds(ScoredPassage, passages, floats), max_size=3).map(tuple))
 observations = st.builds(Observation, any_text, st.none() | results, st.integers(0, 9))
 actions = st.builds(Search, any_text) | st.builds(Answer, any_text) | st.builds(Malformed, any_text)
 questions = st.builds(
@@ -85,9 +83,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(rollouts(), max_size=3), st.dictionaries(any_text, st.integers() | any_text, max_size=2))
-def test_what_is_read_back_equals_what_was_written(
-    written: list[Rollout], metadata: dict[str, int | str]
-) -> None:
+def test_what_is_read_back_equals_what_was_written(written: list[Rollout], metadata: dict[str, int | str]) -> None:
     """A rounded log-prob, a list where a tuple was, a text cut at a line separator."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rollouts.jsonl"

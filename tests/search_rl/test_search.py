@@ -48,9 +48,7 @@ def client(handler: Handler, **options: Any) -> SearchClient:
     return SearchClient("http://retriever", transport=httpx.MockTransport(handler), **settings)
 
 
-def search(
-    handler: Handler, *queries: str, top_k: int = 3, **options: Any
-) -> list[SearchResult | BaseException]:
+def search(handler: Handler, *queries: str, top_k: int = 3, **options: Any) -> list[SearchResult | BaseException]:
     """The outcomes of queries that are asked at once."""
 
     async def ask() -> list[SearchResult | BaseException]:
@@ -70,9 +68,7 @@ def test_the_request_and_the_passages_are_search_r1s() -> None:
         return reply([found('"Paris"\nCapital of\nFrance', 0.9, url="u"), found("no line break", 0.8)])
 
     (result,) = search(handler, "capital", top_k=3)
-    assert requests == [
-        ("http://retriever/retrieve", {"queries": ["capital"], "topk": 3, "return_scores": True})
-    ]
+    assert requests == [("http://retriever/retrieve", {"queries": ["capital"], "topk": 3, "return_scores": True})]
     assert isinstance(result, SearchResult)
     assert result.query == "capital"
     first, second = result.passages
@@ -144,9 +140,7 @@ def test_a_server_error_is_retried(status: int) -> None:
     assert isinstance(result, SearchResult)
 
 
-@pytest.mark.parametrize(
-    "error", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.ReadError("gone")]
-)
+@pytest.mark.parametrize("error", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.ReadError("gone")])
 def test_a_transport_error_is_retried_and_then_named(error: httpx.TransportError) -> None:
     """A connection that is tried for ever, or a failure that tells neither where nor why."""
     num_calls = 0

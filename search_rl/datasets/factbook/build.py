@@ -22,9 +22,7 @@ DEFAULT_SEED = 17
 _NUM_EACH_KIND: Mapping[str, int] = {"dev": 120, "test": 300}
 
 
-def build_factbook(
-    out_dir: Path, *, seed: int = DEFAULT_SEED, render_prompt: RenderPrompt = str
-) -> FactbookCard:
+def build_factbook(out_dir: Path, *, seed: int = DEFAULT_SEED, render_prompt: RenderPrompt = str) -> FactbookCard:
     """The card of the data now in `out_dir`: corpus.jsonl, train, dev and test.parquet, data_card.json.
 
     Takes about ten seconds. Train, dev and test share no country, as subject, bridge or side of a comparison.
@@ -44,8 +42,7 @@ def _build(folder: Path, seed: int, render_prompt: RenderPrompt) -> FactbookCard
     facts = extract_facts(entries, {passage.id: passage for passage in passages})
     countries = split_countries({fact.entry.code: fact.entry for fact in facts}.values(), seed=seed)
     rows = {
-        split: _split_rows(split, facts, passages, countries=countries, entries=entries, seed=seed)
-        for split in SPLITS
+        split: _split_rows(split, facts, passages, countries=countries, entries=entries, seed=seed) for split in SPLITS
     }
     _write_corpus(folder / CORPUS_FILE, passages)
     for split in SPLITS:

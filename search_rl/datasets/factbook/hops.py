@@ -75,9 +75,7 @@ BRIDGES: tuple[Bridge, ...] = (
         "prime minister {value}",
         ("the country whose prime minister is {value}", "the country whose government is headed by {value}"),
     ),
-    Bridge(
-        "ambassador", "ambassador to the US {value}", ("the country whose ambassador to the US is {value}",)
-    ),
+    Bridge("ambassador", "ambassador to the US {value}", ("the country whose ambassador to the US is {value}",)),
     Bridge(
         "former-name",
         "country with former name {value}",

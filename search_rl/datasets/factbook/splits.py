@@ -42,7 +42,5 @@ def _families(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 def _share_name(first: Entry, second: Entry) -> bool:
     return any(
-        contains_words(one, other) or contains_words(other, one)
-        for one in first.names
-        for other in second.names
+        contains_words(one, other) or contains_words(other, one) for one in first.names for other in second.names
     )

@@ -53,9 +53,7 @@ def test_a_malformed_turn_is_corrected_without_a_search(searcher: FixedSearcher,
 
 @settings(max_examples=600, deadline=None)
 @given(results, st.integers(0, 300))
-def test_an_observation_fits_and_keeps_its_closing_tag(
-    codec: ByteCodec, result: SearchResult, extra: int
-) -> None:
+def test_an_observation_fits_and_keeps_its_closing_tag(codec: ByteCodec, result: SearchResult, extra: int) -> None:
     """The closing tag or part of it cut off (D4), a budget exceeded, a block that its passage closes."""
     frame_tokens = len(codec.encode(PROTOCOL.render_passages("")))
     observation = fit_observation(result, codec=codec, protocol=PROTOCOL, max_tokens=frame_tokens + extra)
@@ -65,9 +63,7 @@ def test_an_observation_fits_and_keeps_its_closing_tag(
     assert observation.text.count("<information>") == observation.text.count("</information>") == 1
     assert "<answer>" not in observation.text
     assert observation.result is result
-    whole = PROTOCOL.render_passages(
-        "\n".join(passage_line(i, hit) for i, hit in enumerate(result.passages, 1))
-    )
+    whole = PROTOCOL.render_passages("\n".join(passage_line(i, hit) for i, hit in enumerate(result.passages, 1)))
     assert (observation.num_passages_shortened == 0) == (observation.text == whole)
 
 
@@ -75,9 +71,7 @@ def test_long_passages_share_and_short_ones_stay_whole(codec: ByteCodec) -> None
     """The last passage paying for the first: cutting at the end drops whole passages (D4)."""
     result = SearchResult("q", (hit("A", "word " * 500), hit("B", "short one"), hit("C", "term " * 500)))
     text = fit_observation(result, codec=codec, protocol=PROTOCOL, max_tokens=250).text
-    first, second, third = (
-        text.removeprefix("\n\n<information>").removesuffix("</information>\n\n").split("\n")
-    )
+    first, second, third = text.removeprefix("\n\n<information>").removesuffix("</information>\n\n").split("\n")
     assert second == 'Doc 2(Title: "B") short one'
     assert abs(len(codec.encode(first)) - len(codec.encode(third))) <= 8
     assert 225 <= len(codec.encode(text)) <= 250

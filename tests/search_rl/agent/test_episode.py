@@ -44,9 +44,7 @@ def play(
     """The episode of a script, and the engine that remembers what it was asked."""
     engine = ScriptedEngine(replies, CODEC)
     found = searcher or FixedSearcher((hit("Paris", "Paris is the capital of France."),))
-    episode = run_episode(
-        question, engine=engine, searcher=found, codec=CODEC, protocol=PROTOCOL, limits=limits
-    )
+    episode = run_episode(question, engine=engine, searcher=found, codec=CODEC, protocol=PROTOCOL, limits=limits)
     return asyncio.run(episode), engine
 
 
@@ -170,9 +168,7 @@ def test_tokens_behind_the_stop_are_kept_and_not_read() -> None:
             return engine_reply
 
     trajectory = asyncio.run(
-        run_episode(
-            QUESTION, engine=Greedy(), searcher=FixedSearcher(), codec=CODEC, protocol=PROTOCOL, limits=LIMITS
-        )
+        run_episode(QUESTION, engine=Greedy(), searcher=FixedSearcher(), codec=CODEC, protocol=PROTOCOL, limits=LIMITS)
     )
     assert trajectory.answer == "Paris"
     assert trajectory.response_ids == token_ids
@@ -195,9 +191,7 @@ def test_an_engine_that_breaks_its_contract_is_an_error(generation: Generation, 
 def test_a_question_too_long_is_named_and_never_cut() -> None:
     """The question falling off the left (D7)."""
     question = dataclasses.replace(QUESTION, text="why " * 500)
-    with pytest.raises(
-        DataError, match=r"question 4:demo/q1: its prompt has \d+ tokens, .*max_prompt_tokens=400"
-    ):
+    with pytest.raises(DataError, match=r"question 4:demo/q1: its prompt has \d+ tokens, .*max_prompt_tokens=400"):
         play([ANSWER], question=question)
 
 
@@ -218,9 +212,7 @@ def test_limits_that_cannot_work_are_refused(changes: dict[str, int], message: s
 def test_a_context_that_is_too_small_names_the_numbers() -> None:
     """An engine that cuts prompts because its context is shorter than the budgets."""
     LIMITS.check_context(800)
-    with pytest.raises(
-        ConfigError, match=r"799 tokens cannot hold max_prompt_tokens=400 \+ max_response_tokens=400"
-    ):
+    with pytest.raises(ConfigError, match=r"799 tokens cannot hold max_prompt_tokens=400 \+ max_response_tokens=400"):
         LIMITS.check_context(799)
 
 
@@ -306,9 +298,7 @@ def check_mask(trajectory: Trajectory) -> None:
     assert len(mask) == len(trajectory.response_ids) == len(trajectory.response_logprobs)
     assert sum(mask) == sum(len(turn.policy.token_ids) for turn in trajectory.turns)
     assert sum(is_policy for is_policy, _ in groupby(mask)) == len(trajectory.turns)
-    assert all(
-        logprob == 0.0 for logprob, ours in zip(trajectory.response_logprobs, mask, strict=True) if not ours
-    )
+    assert all(logprob == 0.0 for logprob, ours in zip(trajectory.response_logprobs, mask, strict=True) if not ours)
 
 
 def check_budgets(trajectory: Trajectory, engine: ScriptedEngine, limits: Limits) -> None:

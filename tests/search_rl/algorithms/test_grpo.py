@@ -41,9 +41,7 @@ def test_equal_rewards_give_zero() -> None:
 
 def test_without_deviation_the_mean_alone_is_taken_off() -> None:
     """Would catch Dr. GRPO divided by the deviation after all."""
-    advantages_BT = group_advantages(
-        torch.tensor([1.0, 0.0, 0.0]), torch.ones(3, 1), ["a"] * 3, by_deviation=False
-    )
+    advantages_BT = group_advantages(torch.tensor([1.0, 0.0, 0.0]), torch.ones(3, 1), ["a"] * 3, by_deviation=False)
     assert advantages_BT[:, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3])
 
 
@@ -64,7 +62,9 @@ def test_equals_verl_on_live_groups() -> None:
 
 episodes = st.lists(
     st.tuples(
-        st.sampled_from([0.0, 0.25, 1.0]), st.lists(st.booleans(), min_size=4, max_size=4), st.sampled_from("abc")
+        st.sampled_from([0.0, 0.25, 1.0]),
+        st.lists(st.booleans(), min_size=4, max_size=4),
+        st.sampled_from("abc"),
     ),
     min_size=1,
     max_size=12,

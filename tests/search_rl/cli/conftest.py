@@ -42,9 +42,7 @@ def service(codec: ByteCodec) -> Iterator[str]:
         has_read = "Paris" in codec.decode(request.prompt)
         reply = "<answer>Paris</answer>" if has_read else "<search>capital of France</search>"
         token_ids = codec.encode(reply)[: request.max_tokens]
-        return {
-            "choices": [{"token_ids": token_ids, "logprobs": {"token_logprobs": [-0.5] * len(token_ids)}}]
-        }
+        return {"choices": [{"token_ids": token_ids, "logprobs": {"token_logprobs": [-0.5] * len(token_ids)}}]}
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error"))

@@ -78,9 +78,7 @@ def test_gold_answers_stand_in_their_gold_passages(built: Built) -> None:
         question = row.question
         evidence = [built.passages[passage_id] for passage_id in question.evidence_ids]
         if question.kind == "comparison":
-            assert any(passage.title.startswith(f"{question.golden_answers[0]}: ") for passage in evidence), (
-                question
-            )
+            assert any(passage.title.startswith(f"{question.golden_answers[0]}: ") for passage in evidence), question
         else:
             assert question.golden_answers[0] in evidence[-1].text, question
 
@@ -104,9 +102,7 @@ def test_no_held_out_country_is_named_in_train(built: Built) -> None:
 def test_splits_share_no_country(built: Built) -> None:
     """Evidence of a train question from a test country would leak through bridges and comparisons."""
     countries = {
-        split: {
-            passage_id.split("/")[0] for row in built.rows[split] for passage_id in row.question.evidence_ids
-        }
+        split: {passage_id.split("/")[0] for row in built.rows[split] for passage_id in row.question.evidence_ids}
         for split in SPLITS
     }
     assert not countries["train"] & countries["test"]
@@ -120,9 +116,7 @@ def test_the_command_builds_the_same_bytes_again(built: Built, tmp_path: Path) -
     made = CliRunner().invoke(app, ["factbook", "--out", str(tmp_path)])
     assert made.exit_code == 0, made.output
     assert "public domain" in made.output and "300 two_hop" in made.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        path.name for path in built.folder.iterdir()
-    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in built.folder.iterdir())
     for path in built.folder.iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
@@ -190,9 +184,7 @@ def test_the_winner_of_a_comparison_has_the_larger_number(built: Built) -> None:
     """A sign error would train the policy to answer with the loser."""
     for row in built.all_rows:
         if row.relation in ("more-population", "less-population"):
-            numbers = {
-                evidence: _population(built.passages[evidence]) for evidence in row.question.evidence_ids
-            }
+            numbers = {evidence: _population(built.passages[evidence]) for evidence in row.question.evidence_ids}
             pick = max if row.relation.startswith("more") else min
             assert _winner(row, built) == pick(numbers, key=lambda evidence: numbers[evidence])
 

@@ -160,9 +160,7 @@ def test_a_broken_line_is_a_bad_row(tmp_path: Path, line: str) -> None:
         ("empty.jsonl", b"\n", "no usable question"),
     ],
 )
-def test_a_file_that_holds_no_questions_is_told(
-    tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
+def test_a_file_that_holds_no_questions_is_told(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     """An empty or foreign file would otherwise start a run on nothing."""
     if content is not None:
         (tmp_path / name).write_bytes(content)

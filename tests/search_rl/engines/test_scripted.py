@@ -14,16 +14,12 @@ from search_rl.engines.scripted import ScriptedEngine
 from search_rl.errors import EngineError
 from tests.search_rl.conftest import ByteCodec
 
-texts = st.lists(
-    st.sampled_from(["<search>", "</search>", "</answer>", "a", "é", "日", " "]), min_size=1
-).map("".join)
+texts = st.lists(st.sampled_from(["<search>", "</search>", "</answer>", "a", "é", "日", " "]), min_size=1).map("".join)
 
 
 @settings(max_examples=300, deadline=None)
 @given(texts, st.integers(1, 60))
-def test_it_stops_with_the_token_that_completes_a_stop_string(
-    codec: ByteCodec, text: str, max_tokens: int
-) -> None:
+def test_it_stops_with_the_token_that_completes_a_stop_string(codec: ByteCodec, text: str, max_tokens: int) -> None:
     """Tests that pass on text which no real engine would give."""
     engine = ScriptedEngine([text], codec)
     generation = asyncio.run(engine.generate((1,), max_tokens=max_tokens, stop=STOP, request_id="r"))
@@ -40,9 +36,7 @@ def test_each_episode_plays_the_script_from_its_start(codec: ByteCodec) -> None:
     engine = ScriptedEngine(["one", Generation((7,), (-0.25,))], codec)
 
     async def play() -> list[Generation]:
-        return [
-            await engine.generate((1,), max_tokens=9, stop=(), request_id=name) for name in ("a", "b", "a")
-        ]
+        return [await engine.generate((1,), max_tokens=9, stop=(), request_id=name) for name in ("a", "b", "a")]
 
     assert asyncio.run(play()) == [
         Generation(codec.encode("one"), (-0.5,) * len(codec.encode("one"))),

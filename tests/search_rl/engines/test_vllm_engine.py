@@ -70,14 +70,9 @@ def test_a_real_engine_keeps_the_contract(checkpoint: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
 
     async def sample() -> tuple[list[Generation], Generation, Trajectory]:
-        async with VllmEngine.open(
-            checkpoint, Sampling(seed=1), max_model_tokens=700, dtype="float32"
-        ) as engine:
+        async with VllmEngine.open(checkpoint, Sampling(seed=1), max_model_tokens=700, dtype="float32") as engine:
             siblings = await asyncio.gather(
-                *(
-                    engine.generate(prompt_ids, max_tokens=40, stop=stop, request_id=f"q/{i}")
-                    for i in range(8)
-                )
+                *(engine.generate(prompt_ids, max_tokens=40, stop=stop, request_id=f"q/{i}") for i in range(8))
             )
             again = await engine.generate(prompt_ids, max_tokens=40, stop=stop, request_id="q/3")
             trajectory = await run_episode(
@@ -99,9 +94,7 @@ def test_a_real_engine_keeps_the_contract(checkpoint: Path) -> None:
         text = codec.decode(sibling.token_ids)
         assert "e" not in codec.decode(sibling.token_ids[:-1])
         assert "e" in text or len(sibling.token_ids) == 40
-        assert sibling.logprobs == pytest.approx(
-            true_logprobs(checkpoint, prompt_ids, sibling.token_ids), abs=1e-3
-        )
+        assert sibling.logprobs == pytest.approx(true_logprobs(checkpoint, prompt_ids, sibling.token_ids), abs=1e-3)
     assert any("e" in codec.decode(sibling.token_ids) for sibling in siblings)
     assert trajectory.stop_reason in (StopReason.MAX_TOKENS, StopReason.MALFORMED, StopReason.ANSWERED)
     left = set(psutil.Process().children(recursive=True)) - before

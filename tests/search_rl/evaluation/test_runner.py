@@ -75,9 +75,7 @@ def test_failed_questions_count_as_wrong(codec: ByteCodec, run: Run, tmp_path: P
     long = Question("long", "word " * 500, ("x",), "demo")
     searching = QUESTIONS[0]
     replies = {**DIRECT, searching.key: [SEARCH.format("anything")], long.key: []}
-    evaluation = run(
-        [long, *QUESTIONS[:2]], ReplyingEngine(codec, replies), searcher=FixedSearcher(error="down")
-    )
+    evaluation = run([long, *QUESTIONS[:2]], ReplyingEngine(codec, replies), searcher=FixedSearcher(error="down"))
     assert outcomes(evaluation.rollouts) == [
         ("long", 0.0, StopReason.MAX_TOKENS),
         ("q0", 0.0, StopReason.SEARCH_FAILED),
@@ -106,9 +104,7 @@ def test_a_file_that_cannot_be_written(codec: ByteCodec, run: Run, tmp_path: Pat
         run(QUESTIONS, ReplyingEngine(codec, DIRECT), out_path=path)
 
 
-def test_engine_failure_ends_the_run_and_keeps_what_is_done(
-    codec: ByteCodec, run: Run, tmp_path: Path
-) -> None:
+def test_engine_failure_ends_the_run_and_keeps_what_is_done(codec: ByteCodec, run: Run, tmp_path: Path) -> None:
     """Episodes lost with the engine, other workers that go on after it, or a bare ExceptionGroup."""
 
     async def fail_on_q3(request_id: str) -> None:

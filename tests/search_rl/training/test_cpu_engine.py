@@ -68,7 +68,9 @@ def make_engine(engine_class: type[Any], model_path: Path) -> Any:
     engine = engine_class(
         model,
         FSDPEngineConfig(
-            strategy="fsdp2", use_torch_compile=False, mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"}
+            strategy="fsdp2",
+            use_torch_compile=False,
+            mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
         ),
         FSDPOptimizerConfig(lr=1e-3, total_training_steps=4),
         CheckpointConfig(),

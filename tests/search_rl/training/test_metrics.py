@@ -38,7 +38,7 @@ def rollout(group: str, total: float, *turns: Turn, stop: StopReason = StopReaso
 
 
 def test_hand_counted_step() -> None:
-    """Would catch void episodes in the means, a final search counted as one, and a group counted as mixed by its voids."""
+    """Would catch void episodes in the means, a final search counted as one, and a group mixed by its voids."""
     found = turn(Search("q"), observed=True)
     rollouts = [
         rollout("a", 1.0, found, turn(Answer("x"), observed=False, logprob=-2.0)),

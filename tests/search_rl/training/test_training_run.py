@@ -64,7 +64,14 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     export_tiny(folder / "tiny")
     rows = [
         QuestionRow(
-            Question(f"capital/{name}", f"What is the capital of {name}?", (f"{name}ville",), "toy", "one_hop", (name,)),
+            Question(
+                f"capital/{name}",
+                f"What is the capital of {name}?",
+                (f"{name}ville",),
+                "toy",
+                "one_hop",
+                (name,),
+            ),
             relation="capital",
             oracle_queries=(f"{name} capital",),
         )
@@ -87,7 +94,8 @@ data: {{train: [{folder}/train.parquet], dev: [{folder}/train.parquet]}}
 retriever: {{url: "{url}"}}
 agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 24, max_observation_tokens: 100,
         max_response_tokens: 180}}
-rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16, gpu_memory_share: 0.2}}
+rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16,
+          gpu_memory_share: 0.2}}
 algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
 optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-3}}
 trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console]}}

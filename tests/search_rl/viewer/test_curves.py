@@ -13,9 +13,7 @@ from pytest import approx
 from search_rl.viewer.curves import Level, moving_mean, plot_learning_curve, spread
 
 LEVELS = (Level("before", 0.0, 0.0, 0.02), Level("after", 0.8, 0.7, 0.9))
-ROWS = [
-    {"step": step, "reward/exact_match": step / 10, "agent/searches_per_question": 1.0} for step in (1, 2, 3)
-]
+ROWS = [{"step": step, "reward/exact_match": step / 10, "agent/searches_per_question": 1.0} for step in (1, 2, 3)]
 
 
 def test_moving_mean_looks_back_only() -> None:

@@ -66,9 +66,7 @@ def test_every_turn_is_shown(codec: ByteCodec, searcher: FixedSearcher, question
     assert places == sorted(places)
 
 
-def test_stored_episode_looks_like_the_live_one(
-    codec: ByteCodec, searcher: FixedSearcher, question: Question
-) -> None:
+def test_stored_episode_looks_like_the_live_one(codec: ByteCodec, searcher: FixedSearcher, question: Question) -> None:
     """Two views of one episode that tell different stories (times apart)."""
     trajectory, live = watch(codec, searcher, question)
     console = Console(file=io.StringIO(), width=100, record=True)
@@ -80,9 +78,7 @@ def _without_times(text: str) -> list[str]:
     return [line.rpartition(", ")[0] if line.endswith(" s") else line for line in text.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("reply", "line"), [("<answer>Lyon</answer>", "Answer  Lyon"), ("hm", "Answer  none")]
-)
+@pytest.mark.parametrize(("reply", "line"), [("<answer>Lyon</answer>", "Answer  Lyon"), ("hm", "Answer  none")])
 def test_wrong_and_missing_answers(
     codec: ByteCodec, searcher: FixedSearcher, question: Question, reply: str, line: str
 ) -> None:

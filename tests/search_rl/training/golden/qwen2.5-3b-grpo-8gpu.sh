@@ -31,6 +31,7 @@ VERL_USE_EXTERNAL_MODULES=search_rl.training.plugin python -m verl.trainer.main_
   actor_rollout_ref.actor.optim.lr=1e-06 \
   actor_rollout_ref.actor.optim.lr_warmup_steps=286 \
   actor_rollout_ref.actor.optim.weight_decay=0.01 \
+  actor_rollout_ref.actor.optim.override_optimizer_config.fused=True \
   actor_rollout_ref.actor.fsdp_config.model_dtype=fp32 \
   actor_rollout_ref.actor.fsdp_config.param_offload=False \
   actor_rollout_ref.actor.fsdp_config.optimizer_offload=False \
