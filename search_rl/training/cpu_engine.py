@@ -46,7 +46,7 @@ class CpuEngine(FSDPEngineWithLMHead):
         """The module as it is when this process is alone: there is nothing to shard, and FSDP would copy every weight
         twice a pass. verl's engine and checkpoints know plain modules."""
         if torch.distributed.get_world_size() > 1:
-            return super()._build_fsdp_module(module)  # type: ignore[no-any-return]
+            return super()._build_fsdp_module(module)
         precision = self.engine_config.mixed_precision or {}
         self._autocast_dtype = PrecisionType.to_dtype(precision.get("param_dtype", "bf16"))
         return module

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,10 +41,12 @@ def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], N
     Raises TrainingError or EngineError with one line for the user; the traceback is in the run folder's error.log.
     """
     folder = RunFolder(config.run.folder)
-    _prepare_folder(folder, config, resume=resume)
+    _check_folder(folder, config, resume=resume)
     os.environ.update(environment(config))
-    with _ray_session(config):
-        _run(config, folder, resume=resume, on_step=on_step)
+    tree = compose(config, resume=resume)
+    _prepare_folder(folder, config, resume=resume)
+    with _ray_session(config, tree):
+        _run(config, tree, folder, on_step=on_step)
     return folder
 
 
@@ -63,7 +66,8 @@ def environment(config: Config) -> dict[str, str]:
     }
 
 
-def _prepare_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
+def _check_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
+    """Nothing that an earlier run wrote is written over, and a resume has something to go on with."""
     last = folder.last_step
     if resume and last is None:
         raise TrainingError(f"nothing to resume in {folder.root}: it has no checkpoint; start without --resume")
@@ -76,8 +80,12 @@ def _prepare_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
             f"{folder.root} is already at step {last} of trainer.total_steps={config.trainer.total_steps}: raise that "
             f"to train on"
         )
-    for step in (path for path in folder.checkpoints.glob("global_step_*") if resume):
-        if int(step.name.removeprefix("global_step_")) > (last or 0):
+
+
+def _prepare_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
+    """Write down what is run; a checkpoint that a kill left half-written goes."""
+    for step in folder.checkpoints.glob("global_step_*"):
+        if int(step.name.removeprefix("global_step_")) > (folder.last_step or 0):
             shutil.rmtree(step)
     folder.write_json("config.json", config.model_dump(mode="json"))
     folder.write_json("versions.json", _versions())
@@ -95,7 +103,12 @@ def _versions() -> dict[str, str]:
 
 
 def compose(config: Config, *, resume: bool) -> Any:
-    """verl's whole config tree, checked by verl's own rules."""
+    """verl's whole config tree, checked by verl's own rules.
+
+    verl hides a plug-in that fails to load, so the CPU platform is imported here, where its reason shows.
+    """
+    if config.hardware.platform == "cpu":
+        import search_rl.training.platform  # noqa: F401
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -110,7 +123,7 @@ def compose(config: Config, *, resume: bool) -> Any:
 
 
 @contextmanager
-def _ray_session(config: Config) -> Iterator[None]:
+def _ray_session(config: Config, tree: Any) -> Iterator[None]:
     """Ray for the length of the run. On the way out, whatever this process started is gone, also after a crash."""
     import ray
     from omegaconf import OmegaConf
@@ -118,18 +131,23 @@ def _ray_session(config: Config) -> Iterator[None]:
 
     runtime_env = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env()))
     variables = {**runtime_env.get("env_vars", {}), **environment(config), "TRANSFER_QUEUE_ENABLE": "1"}
-    options: dict[str, Any] = {"runtime_env": {**runtime_env, "env_vars": variables}, "log_to_driver": False}
+    options = OmegaConf.to_container(tree.ray_kwargs.ray_init)
+    options |= {"runtime_env": {**runtime_env, "env_vars": variables}, "log_to_driver": False}
     if config.hardware.ray_address:
         options["address"] = config.hardware.ray_address
-    if config.hardware.platform == "cpu":
-        options |= {"num_cpus": 16, "num_gpus": 2, "include_dashboard": False}
     try:
         ray.init(**options)
+        signal.signal(signal.SIGTERM, _interrupt)
         yield
     finally:
         children = psutil.Process().children(recursive=True)
         ray.shutdown()
         _end(children)
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM ends a run as Ctrl-C does; Ray's own handler would leave at once."""
+    raise KeyboardInterrupt
 
 
 def _end(processes: list[psutil.Process], patience_seconds: float = 10.0) -> None:
@@ -139,7 +157,7 @@ def _end(processes: list[psutil.Process], patience_seconds: float = 10.0) -> Non
     psutil.wait_procs(alive, timeout=patience_seconds)
 
 
-def _run(config: Config, folder: RunFolder, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> None:
+def _run(config: Config, tree: Any, folder: RunFolder, *, on_step: Callable[[dict[str, Any]], None]) -> None:
     """Run verl's task in its own actor, and watch the monitor meanwhile."""
     import ray
 
@@ -148,7 +166,7 @@ def _run(config: Config, folder: RunFolder, *, resume: bool, on_step: Callable[[
 
     watch = monitor.start(config.trainer.start_seconds)
     runner = ray.remote(num_cpus=1)(SearchTaskRunner).remote()
-    finished = runner.run.remote(compose(config, resume=resume))
+    finished = runner.run.remote(tree)
     while True:
         done, _ = ray.wait([finished], timeout=POLL_SECONDS)
         pulse = ray.get(watch.read.remote())
