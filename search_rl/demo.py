@@ -170,13 +170,12 @@ def _prepare(stages: Stages, config: Config) -> None:
 
 def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) -> Path:
     """Print the table and write summary.json and the learning curve."""
-    from rich.console import Console
-
     from search_rl.evaluation.assemble import load_evaluation
     from search_rl.evaluation.demo_summary import demo_summary
     from search_rl.evaluation.report import Stage, paired_table, stages_table
     from search_rl.training.run_folder import read_metrics
     from search_rl.viewer.curves import Level, plot_learning_curve
+    from search_rl.viewer.progress import wide_console
 
     folder = config.run.folder
     before, sft, after = (Stage(name, load_evaluation(evaluations / name)) for name in ("before", "sft", "after"))
@@ -196,7 +195,7 @@ def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) 
         for name in ("before", "sft", "after")
     ]
     plot_learning_curve(metrics, levels, folder / "learning_curve.png")
-    console = Console()
+    console = wide_console()
     console.print(stages_table([before, sft, after]))
     console.print(paired_table(sft, after))
     seconds = ", ".join(f"{stage} {value:.0f} s" for stage, value in stages.seconds.items())

@@ -40,7 +40,7 @@ def eval(
     from search_rl.errors import ConfigError
     from search_rl.evaluation import assemble
     from search_rl.evaluation.report import summary_table
-    from search_rl.viewer.progress import evaluation_progress
+    from search_rl.viewer.progress import evaluation_progress, wide_console
 
     loaded = assemble.read_config(config, set_ or ())
     setup = assemble.setup_from(
@@ -64,7 +64,7 @@ def eval(
     with evaluation_progress(len(asked), Console(stderr=True)) as on_done:
         summary = asyncio.run(assemble.run_evaluation(setup, asked, out, is_resumed=resume, on_done=on_done))
     typer.echo(summary.headline)
-    Console().print(summary_table(summary))
+    wide_console().print(summary_table(summary))
     typer.echo(f"{out / assemble.SUMMARY}")
     if not summary.is_valid:
         raise typer.Exit(1)

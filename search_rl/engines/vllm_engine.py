@@ -56,6 +56,7 @@ class VllmEngine:
 
         _check_model(model_path)
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         arguments = AsyncEngineArgs(
             model=str(model_path),
             max_model_len=max_model_tokens,
@@ -67,6 +68,7 @@ class VllmEngine:
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",
             disable_log_stats=True,
+            use_tqdm_on_load=False,
         )
         before = _child_processes()
         try:

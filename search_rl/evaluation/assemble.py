@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from search_rl.config import AgentSection, Config, RetrieverSection, load_config
 from search_rl.datasets.questions import read_questions
 from search_rl.engines.base import Engine, Sampling
 from search_rl.errors import ConfigError, DataError
-from search_rl.evaluation.report import Summary, summarise, summary_to_json
+from search_rl.evaluation.report import Summary, kind_of, summarise, summary_to_json
 from search_rl.evaluation.runner import Evaluation, evaluate, read_rollouts
 from search_rl.models import check_checkpoint
 from search_rl.search import SearchClient, Searcher
@@ -117,7 +118,7 @@ def read_config(path: Path | None, overrides: Sequence[str]) -> Config | None:
 def read_question_files(
     paths: Sequence[Path], *, limit: int | None = None, skip_bad: bool = False
 ) -> tuple[Question, ...]:
-    """The questions of all files in order; with a `limit` that many, evenly spaced so that all kinds stay.
+    """The questions of all files in order; with a `limit` that many, balanced over kinds.
 
     Raises DataError for a bad row, and for a question that two files hold.
     """
@@ -129,14 +130,19 @@ def read_question_files(
             if question.key in questions:
                 raise DataError(f"{path}: question {question.key} is in an earlier file too; give each once")
             questions[question.key] = question
-    return evenly_spaced(tuple(questions.values()), limit)
+    return balanced(tuple(questions.values()), limit)
 
 
-def evenly_spaced(questions: tuple[Question, ...], limit: int | None) -> tuple[Question, ...]:
-    """At most `limit` of the questions, in order."""
+def balanced(questions: tuple[Question, ...], limit: int | None) -> tuple[Question, ...]:
+    """At most `limit` of the questions in their order: the first ones of each kind, as many of each as there can be."""
     if limit is None or limit >= len(questions):
         return questions
-    return tuple(questions[index * len(questions) // limit] for index in range(limit))
+    seen: Counter[str] = Counter()
+    rounds = []
+    for position, question in enumerate(questions):
+        rounds.append((seen[kind_of(question)], position))
+        seen[kind_of(question)] += 1
+    return tuple(questions[position] for position in sorted(position for _, position in sorted(rounds)[:limit]))
 
 
 @asynccontextmanager

@@ -16,6 +16,15 @@ from search_rl.types import Rollout
 _PLAIN_STEP_PERCENT = 10
 
 
+PLAIN_WIDTH = 120
+
+
+def wide_console() -> Console:
+    """A console on stdout that does not fold tables at 80 columns when it writes to a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+
+
 @contextmanager
 def evaluation_progress(num_questions: int, console: Console) -> Iterator[Callable[[Rollout], None]]:
     """What to call with each finished rollout."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from search_rl.cli.main import app
-from search_rl.evaluation.assemble import evenly_spaced, load_evaluation
+from search_rl.evaluation.assemble import balanced, load_evaluation
 from search_rl.types import Question
 
 ROWS = [
@@ -118,11 +119,16 @@ def test_one_question_in_two_files(run_eval: Eval, questions: Path) -> None:
     assert "is in an earlier file too" in result.output
 
 
-def test_limit_keeps_all_kinds() -> None:
-    """A quick run on the first rows only, which are all of one kind."""
-    questions = tuple(Question(str(index), "?", ("x",), "demo") for index in range(9))
-    assert [question.id for question in evenly_spaced(questions, 3)] == ["0", "3", "6"]
-    assert evenly_spaced(questions, 20) == evenly_spaced(questions, None) == questions
+def test_limit_keeps_all_kinds_whatever_their_order() -> None:
+    """A quick run on one kind alone: evenly spaced rows of a file whose kinds take turns were all one-hop."""
+    kinds = ["one_hop", "two_hop", "comparison"]
+    in_turn = tuple(Question(str(index), "?", ("x",), "demo", kinds[index % 3]) for index in range(90))
+    in_blocks = tuple(Question(str(index), "?", ("x",), "demo", kinds[index // 30]) for index in range(90))
+    for questions in (in_turn, in_blocks):
+        chosen = balanced(questions, 30)
+        assert Counter(question.kind for question in chosen) == dict.fromkeys(kinds, 10)
+        assert [int(question.id) for question in chosen] == sorted(int(question.id) for question in chosen)
+        assert balanced(questions, 200) == balanced(questions, None) == questions
 
 
 def test_ask_shows_the_episode(tokenizer_folder: Path, service: str) -> None:
