@@ -164,12 +164,19 @@ def _run(config: Config, tree: Any, folder: RunFolder, *, on_step: Callable[[dic
     from search_rl.training import monitor
     from search_rl.training.task import SearchTaskRunner
 
-    watch = monitor.start(config.trainer.start_seconds)
+    pulse = monitor.start(config.trainer.start_seconds)
     runner = ray.remote(num_cpus=1)(SearchTaskRunner).remote()
-    finished = runner.run.remote(tree)
+    watch(runner.run.remote(tree), pulse, folder, on_step=on_step)
+
+
+def watch(finished: Any, monitor: Any, folder: RunFolder, *, on_step: Callable[[dict[str, Any]], None]) -> None:
+    """Return when the Ray task `finished` is done. Raises TrainingError when it fails, when a process of the run asked
+    to stop, or when the next sign of life is overdue."""
+    import ray
+
     while True:
         done, _ = ray.wait([finished], timeout=POLL_SECONDS)
-        pulse = ray.get(watch.read.remote())
+        pulse = ray.get(monitor.read.remote())
         for metrics in pulse.steps:
             on_step(metrics)
         if done:

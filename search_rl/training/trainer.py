@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from search_rl.errors import EngineError, TrainingError
 from search_rl.records import row_to_record
 from search_rl.training import monitor
 from search_rl.training.agent_loop import SETTINGS_KEY
+from search_rl.training.checks import Agreement, agreement, check_agreement, check_void_share
 from search_rl.training.metrics import rollout_metrics
 from search_rl.training.run_folder import RunFolder
 from search_rl.types import Rollout
@@ -34,7 +33,7 @@ class SearchTrainer(PPOTrainerSync):
         super().__init__(config)
         self._settings = config.actor_rollout_ref.rollout.custom[SETTINGS_KEY]
         self._folder = RunFolder(Path(self._settings["run_folder"]))
-        self._agreement: dict[str, float] = {}
+        self._is_checked = False
         self._rollouts: list[Rollout] = []
 
     def on_init_end(self) -> None:
@@ -65,19 +64,24 @@ class SearchTrainer(PPOTrainerSync):
         monitor.beat("metrics")
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        settings = self._settings
         self._rollouts = self._read_rollouts(batch)
-        self._check_void_share()
-        if self._agreement:
+        check_void_share(
+            self._rollouts,
+            step=self.global_steps,
+            max_share=settings["max_void_share"],
+            url=settings["retriever"]["url"],
+        )
+        if self._is_checked:
             return super()._compute_old_log_prob(batch, metrics)
         correction = self.config.algorithm.rollout_correction
-        bypass = correction.bypass_mode
-        correction.bypass_mode = False
-        try:
-            batch = super()._compute_old_log_prob(batch, metrics)
-        finally:
-            correction.bypass_mode = bypass
-        self._check_agreement(batch)
-        metrics.update(self._agreement)
+        bypass, correction.bypass_mode = correction.bypass_mode, False
+        batch = super()._compute_old_log_prob(batch, metrics)
+        correction.bypass_mode = bypass
+        found = self._measure_agreement(batch)
+        check_agreement(found, min_pearson=settings["min_agreement_pearson"], max_gap=settings["max_agreement_gap"])
+        metrics.update(found.metrics)
+        self._is_checked = True
         return batch
 
     def _read_rollouts(self, batch: KVBatchMeta) -> list[Rollout]:
@@ -90,34 +94,11 @@ class SearchTrainer(PPOTrainerSync):
             if is_real
         ]
 
-    def _check_void_share(self) -> None:
-        """Invariant 7: above a set rate the run stops, before anything is trained on what is left."""
-        share = sum(rollout.trajectory.is_void for rollout in self._rollouts) / len(self._rollouts)
-        if share > self._settings["max_void_share"]:
-            raise TrainingError(
-                f"{share:.0%} of the episodes of step {self.global_steps} are void because their search failed, more "
-                f"than trainer.max_void_share={self._settings['max_void_share']}: is the retriever at "
-                f"{self._settings['retriever']['url']} up and fast enough?"
-            )
-
-    def _check_agreement(self, batch: KVBatchMeta) -> None:
-        """Stop unless the rollout engine and the trainer give the sampled tokens the same log-probs.
-
-        They differ when the engine lost a weight update: it then samples from another policy and nothing else shows it.
-        """
+    def _measure_agreement(self, batch: KVBatchMeta) -> Agreement:
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=fields)
-        mask = data["response_mask"].values().bool()
-        rollout, trainer = (data[name].values()[mask].float() for name in fields[1:])
-        pearson = torch.corrcoef(torch.stack([rollout.exp(), trainer.exp()]))[0, 1].item()
-        gap = (rollout - trainer).abs().mean().item()
-        self._agreement = {"agreement/pearson": pearson, "agreement/mean_abs_gap": gap}
-        least, most = self._settings["min_agreement_pearson"], self._settings["max_agreement_gap"]
-        if not (pearson >= least and gap <= most):
-            raise EngineError(
-                f"rollout engine and trainer disagree: Pearson {pearson:.4f} (at least {least}), mean log-prob gap "
-                f"{gap:.4f} (at most {most}): the engine does not sample from the policy that is trained"
-            )
+        mask, rollout, trainer = (data[name].values() for name in fields)
+        return agreement(rollout, trainer, mask)
 
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **where: Any

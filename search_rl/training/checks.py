@@ -1,0 +1,57 @@
+"""What stops a run for its own good: too many void episodes, and an engine that is not the policy. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from search_rl.errors import EngineError, TrainingError
+from search_rl.types import Rollout
+
+
+def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float, url: str) -> None:
+    """Raises TrainingError when more than `max_share` of a step's episodes lost their search (invariant 7)."""
+    share = sum(rollout.trajectory.is_void for rollout in rollouts) / len(rollouts)
+    if share > max_share:
+        raise TrainingError(
+            f"{share:.0%} of the episodes of step {step} are void because their search failed, more than "
+            f"trainer.max_void_share={max_share}: is the retriever at {url} up and fast enough?"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How alike the rollout engine and the trainer score the same sampled tokens."""
+
+    pearson: float
+    mean_abs_gap: float
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures under their metric names."""
+        return {"agreement/pearson": self.pearson, "agreement/mean_abs_gap": self.mean_abs_gap}
+
+
+def agreement(rollout_T: torch.Tensor, trainer_T: torch.Tensor, mask_T: torch.Tensor) -> Agreement:
+    """Pearson correlation of the probabilities and mean |log-prob gap| over policy tokens; inputs are log-probs (T,).
+
+    Probabilities that are all equal have no correlation: it is 1 when the two sides are equal too, else 0.
+    """
+    rollout, trainer = rollout_T[mask_T.bool()].double(), trainer_T[mask_T.bool()].double()
+    gap = (rollout - trainer).abs().mean().item()
+    pearson = torch.corrcoef(torch.stack([rollout.exp(), trainer.exp()]))[0, 1]
+    return Agreement(pearson.item() if pearson.isfinite() else float(gap == 0), gap)
+
+
+def check_agreement(found: Agreement, *, min_pearson: float, max_gap: float) -> None:
+    """Raises EngineError when the engine samples from another policy than the one that is trained.
+
+    This is how a lost weight update shows; nothing else does.
+    """
+    if not (found.pearson >= min_pearson and found.mean_abs_gap <= max_gap):
+        raise EngineError(
+            f"rollout engine and trainer disagree: Pearson {found.pearson:.4f} (at least {min_pearson}), mean log-prob "
+            f"gap {found.mean_abs_gap:.4f} (at most {max_gap}): the engine does not sample from the trained policy"
+        )

@@ -1,0 +1,59 @@
+"""The figures that stop a run, against hand-made rollouts."""
+
+from __future__ import annotations
+
+from math import log
+
+import pytest
+import torch
+
+from search_rl.errors import EngineError, TrainingError
+from search_rl.training.checks import agreement, check_agreement, check_void_share
+from search_rl.types import Answer, Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory, Turn
+
+
+def rollouts(*stops: StopReason) -> list[Rollout]:
+    turn = Turn(Segment(Origin.POLICY, (1,), (-1.0,)), "", Answer("x"))
+    prompt = Segment(Origin.PROMPT, (9,))
+    question = Question("1", "?", ("x",), "toy")
+    return [Rollout(Trajectory(question, prompt, (turn,), stop), Reward(0.0), "g") for stop in stops]
+
+
+def test_void_share_above_the_limit_stops_the_run() -> None:
+    """Would catch training on what an outage left over; a share at the limit goes on."""
+    half = rollouts(StopReason.SEARCH_FAILED, StopReason.ANSWERED)
+    check_void_share(half, step=4, max_share=0.5, url="http://x")
+    with pytest.raises(TrainingError, match=r"50% of the episodes of step 4 are void .* http://x up"):
+        check_void_share(half, step=4, max_share=0.49, url="http://x")
+
+
+def test_agreement_looks_at_policy_tokens_alone() -> None:
+    """Would catch retrieved tokens, whose log-prob is stored as 0, in the figures."""
+    rollout = torch.tensor([log(0.5), 0.0, log(0.2)])
+    trainer = torch.tensor([log(0.4), -9.0, log(0.1)])
+    found = agreement(rollout, trainer, torch.tensor([1, 0, 1]))
+    assert found.pearson == pytest.approx(1.0)
+    assert found.mean_abs_gap == pytest.approx((log(0.5 / 0.4) + log(0.2 / 0.1)) / 2)
+
+
+def test_engine_that_samples_uniformly_is_found() -> None:
+    """Would catch the fault that this check exists for: a weight update that vLLM ignored, log-prob -ln(vocabulary)."""
+    trainer = -torch.rand(200) * 3
+    found = agreement(torch.full((200,), -log(49152)), trainer, torch.ones(200))
+    with pytest.raises(EngineError, match="does not sample from the trained policy"):
+        check_agreement(found, min_pearson=0.99, max_gap=0.03)
+
+
+def test_equal_sides_agree() -> None:
+    """Would catch a run that is stopped because its probabilities do not vary."""
+    same = torch.full((5,), -0.25)
+    found = agreement(same, same, torch.ones(5))
+    assert (found.pearson, found.mean_abs_gap) == (1.0, 0.0)
+    check_agreement(found, min_pearson=0.99, max_gap=0.03)
+
+
+def test_nan_disagrees() -> None:
+    """Would catch a comparison that NaN slips through."""
+    found = agreement(torch.tensor([float("nan"), -1.0]), torch.tensor([-1.0, -1.0]), torch.ones(2))
+    with pytest.raises(EngineError):
+        check_agreement(found, min_pearson=0.0, max_gap=10.0)
