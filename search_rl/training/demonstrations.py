@@ -18,7 +18,7 @@ from search_rl.agent.protocols import TagProtocol
 from search_rl.codec import Codec
 from search_rl.datasets.questions import QuestionRow
 from search_rl.engines.scripted import ScriptedEngine
-from search_rl.errors import DataError
+from search_rl.errors import DataError, RetrieverError
 from search_rl.rewards import score
 from search_rl.search import Searcher
 from search_rl.types import Rollout, StopReason, Trajectory
@@ -64,6 +64,9 @@ async def demonstrate(
             )
 
     trajectories = await asyncio.gather(*(one(row) for row in rows))
+    num_void = sum(trajectory.is_void for trajectory in trajectories)
+    if num_void:
+        raise RetrieverError(f"{num_void} of {len(rows)} demonstrations lost their search: mend the retriever first")
     return [
         Rollout(trajectory, score(trajectory), group_id=trajectory.question.key)
         for trajectory in trajectories
