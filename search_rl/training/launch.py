@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import os
 import re
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from search_rl.config import Config
-from search_rl.errors import SearchRLError, TrainingError
+from search_rl.errors import ConfigError, SearchRLError, TrainingError
 from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
 
@@ -111,14 +113,20 @@ def compose(config: Config, *, resume: bool) -> Any:
         import search_rl.training.platform  # noqa: F401
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
+    from hydra.errors import HydraException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
     from verl.utils.device import auto_set_device
 
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        tree = hydra_compose("ppo_trainer", overrides=verl_overrides(config, resume=resume))
-    auto_set_device(tree)
-    validate_config(tree, use_reference_policy=need_reference_policy(tree), use_critic=need_critic(tree))
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            tree = hydra_compose("ppo_trainer", overrides=verl_overrides(config, resume=resume))
+    except HydraException as error:
+        raise ConfigError(f"verl does not take an override: {' '.join(str(error).split())}") from error
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        auto_set_device(tree)
+        validate_config(tree, use_reference_policy=need_reference_policy(tree), use_critic=need_critic(tree))
     return tree
 
 
@@ -132,7 +140,7 @@ def _ray_session(config: Config, tree: Any) -> Iterator[None]:
     runtime_env = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env()))
     variables = {**runtime_env.get("env_vars", {}), **environment(config), "TRANSFER_QUEUE_ENABLE": "1"}
     options = OmegaConf.to_container(tree.ray_kwargs.ray_init)
-    options |= {"runtime_env": {**runtime_env, "env_vars": variables}, "log_to_driver": False}
+    options |= {"runtime_env": {**runtime_env, "env_vars": variables}, "log_to_driver": False, "logging_level": "ERROR"}
     if config.hardware.ray_address:
         options["address"] = config.hardware.ray_address
     try:

@@ -102,7 +102,7 @@ def _actor(config: Config) -> dict[str, Any]:
             "lr": optimizer.learning_rate,
             "lr_warmup_steps": optimizer.warmup_steps,
             "weight_decay": optimizer.weight_decay,
-            "override_optimizer_config": {"fused": True},
+            "+override_optimizer_config": {"fused": True},
         },
         "fsdp_config": {
             "model_dtype": "fp32",
