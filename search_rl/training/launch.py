@@ -22,6 +22,13 @@ from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
 
 POLL_SECONDS = 1.0
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+"""glibc hands large tensors back to the kernel at once and takes fresh pages for the next ones; this keeps them."""
 ERROR_LINE = re.compile(r"\b(?!\w*Warning)\w*[a-z]\w*(?:Error|Exception): .+")
 ECHOES = ("EngineDeadError", "ChildFailedError", "ModuleNotFoundError")
 REPORTED_VERSIONS = (
@@ -65,6 +72,8 @@ def environment(config: Config) -> dict[str, str]:
         "VERL_PLATFORM": "cpu",
         "VLLM_CPU_KVCACHE_SPACE": str(config.hardware.kv_cache_gib),
         "OMP_NUM_THREADS": str(psutil.cpu_count(logical=False) or 1),
+        "RAY_worker_niceness": "0",
+        **KEEP_MEMORY,
     }
 
 
