@@ -29,7 +29,7 @@ def test_silent_hang_becomes_an_error(ray: Any, tmp_path: Path) -> None:
     """Would catch a run that waits for ever for a dead engine: the task hangs, and no beat follows the last one."""
     monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
     ray.get(monitor.beat.remote("rollout", 3.0))
-    hanging = ray.remote(time.sleep).remote(600)
+    hanging = ray.remote(lambda: time.sleep(600)).remote()
     started = time.monotonic()
     with pytest.raises(TrainingError, match=r"no sign of life for \d+ s in stage 'rollout' \(allowed: 3 s\)"):
         watch(hanging, monitor, RunFolder(tmp_path), on_step=lambda step: None)
@@ -42,7 +42,7 @@ def test_failure_of_a_worker_stops_the_run_and_finished_steps_are_reported(ray: 
     """Would catch a group that fails while the rest of the run trains on, and a step that is never shown."""
     monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
     ray.get([monitor.report.remote({"step": 1}), monitor.fail.remote("the engine died")])
-    hanging = ray.remote(time.sleep).remote(600)
+    hanging = ray.remote(lambda: time.sleep(600)).remote()
     seen: list[dict[str, Any]] = []
     with pytest.raises(TrainingError, match="the engine died"):
         watch(hanging, monitor, RunFolder(tmp_path), on_step=seen.append)

@@ -30,6 +30,7 @@ from search_rl.types import Question, Rollout, Search
 
 pytestmark = pytest.mark.engine
 COUNTRIES = ["Peru", "Chad", "Mali", "Fiji", "Oman", "Cuba", "Iran", "Togo", "Laos", "Iraq", "Niue", "Guam"]
+RAY_AGENTS = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}  # they linger after a killed driver: README, Limits
 START_SECONDS, STEP_SECONDS = 300.0, 120.0
 
 
@@ -143,7 +144,10 @@ def killed_after_two_steps(workspace: Workspace) -> Workspace:
         finally:
             os.kill(process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(tree, timeout=30)
-    assert [process.name() for process in alive] == []
+    names = {process.name() for process in alive}
+    for survivor in alive:
+        survivor.kill()
+    assert names <= RAY_AGENTS, "a kill leaves more than Ray's own agents"
     return workspace
 
 
