@@ -1,6 +1,6 @@
 """The config file: typed, frozen sections read from YAML, with `--set section.key=value` on top.
 
-An unknown key is an error that names the nearest known one. Components never see these sections: `assemble`-style code
+An unknown key is an error that names the nearest known one. Components never see these sections: code
 at the edge takes plain values out of them. Lengths are in tokens, durations in seconds unless the name says otherwise.
 """
 
@@ -119,7 +119,6 @@ class TrainerSection(Section):
     save_every_steps: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
     trackers: tuple[str, ...] = ("console", "file")
-    hang_seconds: float = Field(default=120.0, gt=0)
     start_seconds: float = Field(default=900.0, gt=0)
     max_void_share: float = Field(default=0.2, ge=0, le=1)
     min_agreement_pearson: float = Field(default=0.99, ge=0, le=1)
