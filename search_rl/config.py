@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, model_validator
 
 from search_rl.errors import ConfigError
 
@@ -137,9 +137,14 @@ class HardwareSection(Section):
 
 
 class SftSection(Section):
-    """Protocol demonstrations for the warm-up: `relations` empty means all; budget by steps, not by seconds."""
+    """Protocol demonstrations for the warm-up; budget by steps, not by seconds.
+
+    `relations` empty means all. `mix` weighs the kinds of question, empty means equally: few that need a second search
+    leave it to RL to learn when one is due.
+    """
 
     relations: tuple[str, ...] = ()
+    mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     demonstrations: PositiveInt = 256
     batch_size: PositiveInt = 8
     learning_rate: float = Field(default=3e-4, gt=0)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from search_rl.engines.base import Generation, Sampling
+from search_rl.engines.vllm_cpu import CPU_ENGINE_ARGUMENTS
 from search_rl.errors import EngineError, ModelError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class VllmEngine:
         Raises ModelError when vLLM cannot load the model.
         """
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         _check_model(model_path)
@@ -64,11 +66,11 @@ class VllmEngine:
             seed=seed,
             dtype=dtype,
             kv_cache_memory_bytes=cache_bytes,
-            enforce_eager=True,
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",
             disable_log_stats=True,
             use_tqdm_on_load=False,
+            **(CPU_ENGINE_ARGUMENTS if current_platform.is_cpu() else {}),
         )
         before = _child_processes()
         try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from search_rl import records
@@ -26,22 +27,40 @@ from search_rl.types import Rollout, StopReason, Trajectory
 CONCURRENT_EPISODES = 32
 
 
-def choose_rows(rows: Sequence[QuestionRow], *, relations: Sequence[str], count: int, seed: int) -> list[QuestionRow]:
-    """`count` rows of the named relations (all when none is named) in a seeded order, as many of each kind as can be.
+def choose_rows(
+    rows: Sequence[QuestionRow],
+    *,
+    relations: Sequence[str],
+    mix: Mapping[str, float],
+    count: int,
+    seed: int,
+) -> list[QuestionRow]:
+    """`count` rows of the named relations (all when none is named) in a seeded order, kinds in the proportions of `mix`
+    (equal when it is empty; a kind that it does not name is left out).
 
-    Raises DataError for a relation that no row asks about.
+    Raises DataError for a relation that no row asks about, or a kind that no row is of.
     """
     known = {row.relation for row in rows}
     for relation in relations:
         if relation not in known:
             raise DataError(f"sft.relations: no question asks about {relation!r}; known: {', '.join(sorted(known))}")
-    chosen = [row for row in rows if row.oracle_queries and (not relations or row.relation in relations)]
+    kinds = {row.question.kind for row in rows}
+    for kind in mix:
+        if kind not in kinds:
+            raise DataError(f"sft.mix: no question is of kind {kind!r}; known: {', '.join(sorted(kinds))}")
+    weights = {kind: weight for kind, weight in (mix or dict.fromkeys(kinds, 1.0)).items() if weight > 0}
+    chosen = [
+        row
+        for row in rows
+        if row.oracle_queries and row.question.kind in weights and (not relations or row.relation in relations)
+    ]
     random.Random(seed).shuffle(chosen)
-    turn_of_kind: dict[str, int] = {}
+    num_of_kind: Counter[str] = Counter()
     order = []
     for position, row in enumerate(chosen):
-        turn = turn_of_kind[row.question.kind] = turn_of_kind.get(row.question.kind, -1) + 1
-        order.append((turn, position))
+        kind = row.question.kind
+        order.append((num_of_kind[kind] / weights[kind], position))
+        num_of_kind[kind] += 1
     return [chosen[position] for _, position in sorted(order)][:count]
 
 

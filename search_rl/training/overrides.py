@@ -10,6 +10,7 @@ from typing import Any
 
 from search_rl.agent.episode import Limits
 from search_rl.config import AgentSection, Config
+from search_rl.engines.vllm_cpu import CPU_ENGINE_ARGUMENTS
 
 EXTERNAL_LIB = "search_rl.training.plugin"
 AGENT_LOOP = "search_agent"
@@ -134,7 +135,6 @@ def _rollout(config: Config) -> dict[str, Any]:
         "calculate_log_probs": True,
         "log_prob_use_dynamic_bsz": True,
         "log_prob_max_token_len_per_gpu": config.optimizer.micro_batch_tokens,
-        "enforce_eager": on_cpu,
         "free_cache_engine": not on_cpu,
         "agent": {"num_workers": rollout.num_workers, "default_agent_loop": AGENT_LOOP},
         "checkpoint_engine": {
@@ -188,6 +188,7 @@ def _platform(config: Config) -> list[str]:
     if config.hardware.platform == "gpu":
         return []
     return [
+        *(f"+{line}" for line in _flat(CPU_ENGINE_ARGUMENTS, "actor_rollout_ref.rollout.engine_kwargs.vllm.")),
         "+actor_rollout_ref.rollout.enable_sleep_mode=False",
         "+ray_kwargs.ray_init.num_cpus=16",
         "+ray_kwargs.ray_init.num_gpus=2",

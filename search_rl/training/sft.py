@@ -55,7 +55,13 @@ def warm_up(config: Config, out: Path, *, on_step: Callable[[dict[str, Any]], No
 
 async def _demonstrations(config: Config) -> list[Rollout]:
     rows = [row for path in config.data.train for row in read_questions(path).rows]
-    chosen = choose_rows(rows, relations=config.sft.relations, count=config.sft.demonstrations, seed=config.run.seed)
+    chosen = choose_rows(
+        rows,
+        relations=config.sft.relations,
+        mix=config.sft.mix,
+        count=config.sft.demonstrations,
+        seed=config.run.seed,
+    )
     retriever = config.retriever
     async with SearchClient(
         retriever.url, timeout_seconds=retriever.timeout_seconds, max_attempts=retriever.max_attempts

@@ -89,7 +89,7 @@ def engines(model_path: Path) -> tuple[Any, Any]:
     return make_engine(CpuEngine, model_path), make_engine(FSDPEngineWithLMHead, model_path)
 
 
-def batch_of(episodes: list[Episode]) -> Any:
+def batch_of(episodes: list[Episode], *, with_entropy: bool = True) -> Any:
     """The batch that verl's trainer would send to the engine."""
     from verl.utils import tensordict_utils as tu
 
@@ -113,22 +113,30 @@ def batch_of(episodes: list[Episode]) -> Any:
         "use_remove_padding": False,
         "max_token_len_per_gpu": 14,
         "global_batch_size": len(episodes),
-        "calculate_entropy": True,
+        "calculate_entropy": with_entropy,
     }
     return tu.get_tensordict(tensors, settings)
 
 
-def loss_and_gradients(engine: Any, episodes: list[Episode]) -> tuple[float, dict[str, torch.Tensor]]:
+def loss_and_gradients(
+    engine: Any, episodes: list[Episode], *, with_entropy: bool = True
+) -> tuple[float, dict[str, torch.Tensor]]:
     """One training pass with verl's PPO loss; the optimiser does not step."""
     from verl.workers.config import FSDPActorConfig
     from verl.workers.utils.losses import ppo_loss
 
     actor = FSDPActorConfig(
-        strategy="fsdp2", rollout_n=1, ppo_mini_batch_size=4, use_dynamic_bsz=True, entropy_coeff=0.01
+        strategy="fsdp2",
+        rollout_n=1,
+        ppo_mini_batch_size=4,
+        use_dynamic_bsz=True,
+        entropy_coeff=0.01 if with_entropy else 0.0,
     )
     with engine.train_mode():
         engine.optimizer_zero_grad()
-        output = engine.forward_backward_batch(batch_of(episodes), partial(ppo_loss, actor))
+        output = engine.forward_backward_batch(
+            batch_of(episodes, with_entropy=with_entropy), partial(ppo_loss, config=actor)
+        )
         gradients = {
             name: (parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else parameter.grad).clone()
             for name, parameter in engine.module.named_parameters()
@@ -213,3 +221,31 @@ def test_void_batch_has_no_loss_and_no_gradient(engines: tuple[Any, Any]) -> Non
     assert with_void[0] == pytest.approx(without[0], rel=1e-6)
     for name, gradient in without[1].items():
         torch.testing.assert_close(with_void[1][name], gradient, atol=1e-7, rtol=1e-4, msg=name)
+
+
+def test_rows_without_advantage_are_left_out_of_the_policy_loss_exactly(
+    engines: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch a denominator that shrinks with the rows left out, and a row that is computed for nothing."""
+    episodes = [*EPISODES, Episode([6, 7], [51, 52, 53], [1, 1, 1], 0.0), Episode([8], [61, 62], [1, 0], 0.0)]
+    computed: list[int] = []
+    step = type(engines[0]).forward_step
+
+    def counted(engine: Any, rows: Any, *rest: Any) -> Any:
+        computed.append(len(rows))
+        return step(engine, rows, *rest)
+
+    monkeypatch.setattr(type(engines[0]), "forward_step", counted)
+    ours, verls = (loss_and_gradients(engine, episodes, with_entropy=False) for engine in engines)
+    assert sum(computed) == 3
+    assert ours[0] == pytest.approx(verls[0], rel=1e-5)
+    for name, gradient in verls[1].items():
+        torch.testing.assert_close(ours[1][name], gradient, atol=1e-6, rtol=1e-3, msg=name)
+
+
+def test_batch_without_any_advantage_still_makes_a_step(engines: tuple[Any, Any]) -> None:
+    """Would catch a step that fails, or moves the weights, when every group has equal rewards."""
+    equal = [Episode(episode.prompt, episode.response, episode.mask, 0.0) for episode in EPISODES]
+    loss, gradients = loss_and_gradients(engines[0], equal, with_entropy=False)
+    assert loss == 0.0
+    assert all(not gradient.any() for gradient in gradients.values())

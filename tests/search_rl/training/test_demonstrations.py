@@ -75,14 +75,23 @@ def test_choice_is_balanced_seeded_and_within_the_relations() -> None:
             (kind, relation) for kind in ("one_hop", "two_hop") for relation in ("capital", "area") for _ in range(20)
         )
     ]
-    chosen = choose_rows(rows, relations=["capital"], count=10, seed=1)
+    chosen = choose_rows(rows, relations=["capital"], mix={}, count=10, seed=1)
     assert {row.relation for row in chosen} == {"capital"}
     assert Counter(row.question.kind for row in chosen) == {"one_hop": 5, "two_hop": 5}
-    assert choose_rows(rows, relations=["capital"], count=10, seed=1) == chosen
-    assert choose_rows(rows, relations=["capital"], count=10, seed=2) != chosen
+    assert choose_rows(rows, relations=["capital"], mix={}, count=10, seed=1) == chosen
+    assert choose_rows(rows, relations=["capital"], mix={}, count=10, seed=2) != chosen
 
 
-def test_unknown_relation_is_named() -> None:
-    """Would catch a mistyped relation that leaves the warm-up without questions."""
+def test_mix_weighs_the_kinds() -> None:
+    """Would catch weights that are ignored, and a kind that comes in although the mix leaves it out."""
+    rows = [row(number, kind=kind) for number, kind in enumerate(("one_hop", "two_hop", "comparison") * 20)]
+    chosen = choose_rows(rows, relations=(), mix={"one_hop": 3, "two_hop": 1}, count=16, seed=1)
+    assert Counter(row.question.kind for row in chosen) == {"one_hop": 12, "two_hop": 4}
+
+
+def test_unknown_relation_or_kind_is_named() -> None:
+    """Would catch a mistyped relation or kind that leaves the warm-up without questions."""
+    with pytest.raises(DataError, match=r"sft.mix: no question is of kind 'two_hops'; known: one_hop"):
+        choose_rows([row(1)], relations=(), mix={"two_hops": 1}, count=1, seed=1)
     with pytest.raises(DataError, match=r"no question asks about 'captal'; known: capital"):
-        choose_rows([row(1)], relations=["captal"], count=1, seed=1)
+        choose_rows([row(1)], relations=["captal"], mix={}, count=1, seed=1)
