@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from retriever_server.contract import Answers
 from retriever_server.errors import OverloadedError
 from retriever_server.retrievers import Retriever
-from retriever_server.schema import ScoredPassage
-
-Answers = list[list[ScoredPassage]]
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,7 @@ from retriever_server.app import DEFAULT_TOP_K, attach_retriever, create_app
 from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import ServingError
 from retriever_server.index import open_index
+from retriever_server.manifest import Manifest
 from retriever_server.retrievers import Retriever, attach_encoder
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
@@ -44,8 +45,8 @@ def serve(
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         report(f"{address} answers 503 while {manifest.encoder.name} loads")
 
-        def load() -> Retriever:
-            return attach_encoder(index, manifest, load_encoder(manifest.encoder.name))
+        def load() -> tuple[Retriever, Manifest]:
+            return attach_encoder(index, manifest, load_encoder(manifest.encoder.name)), manifest
 
         def on_ready() -> None:
             report(f"ready: {address}/retrieve ({manifest.num_passages:,} passages of {folder})")
@@ -55,7 +56,10 @@ def serve(
 
 
 async def _run(
-    app: FastAPI, listener: socket.socket, load: Callable[[], Retriever], on_ready: Callable[[], None]
+    app: FastAPI,
+    listener: socket.socket,
+    load: Callable[[], tuple[Retriever, Manifest]],
+    on_ready: Callable[[], None],
 ) -> None:
     config = uvicorn.Config(
         app,
@@ -70,7 +74,7 @@ async def _run(
     loading = asyncio.create_task(asyncio.to_thread(load))
     await asyncio.wait([serving, loading], return_when=asyncio.FIRST_COMPLETED)
     if loading.done() and loading.exception() is None:
-        attach_retriever(app, loading.result())
+        attach_retriever(app, *loading.result())
         on_ready()
     elif loading.done():
         server.should_exit = True
