@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.routing import Route
 
 from retriever_server.contract import RetrieveRequest, result, searchable
 from retriever_server.errors import OverloadedError
 from retriever_server.limits import Limits
 from retriever_server.manifest import Manifest
+from retriever_server.metrics import Metrics
+from retriever_server.request_log import RequestLog
 from retriever_server.responses import ClientGoneError, answer_failures, json_response
 from retriever_server.retrievers import Retriever
 from retriever_server.served import ServedIndex
@@ -30,17 +33,20 @@ def create_app(retriever: Retriever | None, *, top_k: int = DEFAULT_TOP_K, limit
     """
     app = FastAPI(title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None)
     app.state.served = None
+    app.state.metrics = Metrics(lambda: app.state.served.num_pending if app.state.served is not None else 0)
     if retriever is not None:
         attach_retriever(app, retriever)
     _add_retrieval(app, top_k, limits or Limits())
     _add_supervision(app, limits or Limits())
     answer_failures(app)
+    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
+    app.add_middleware(RequestLog, metrics=app.state.metrics, paths=paths)
     return app
 
 
 def attach_retriever(app: FastAPI, retriever: Retriever, manifest: Manifest | None = None) -> None:
     """From now on the app answers with this retriever; the manifest is for `/info`."""
-    app.state.served = ServedIndex(retriever, manifest)
+    app.state.served = ServedIndex(retriever, manifest, app.state.metrics)
 
 
 def _add_retrieval(app: FastAPI, top_k: int, limits: Limits) -> None:
@@ -49,6 +55,7 @@ def _add_retrieval(app: FastAPI, top_k: int, limits: Limits) -> None:
         if len(body.texts) > limits.max_queries:
             raise _too_many_queries(limits)
         queries = [searchable(text, limits.max_query_characters) for text in body.texts]
+        _count(app.state.metrics, body.texts, limits)
         # Search-R1 itself reads a topk of 0 as "not given".
         search = _served(app).search(queries, top_k=min(body.topk or top_k, limits.max_top_k))
         return json_response({"result": result(await _unless_gone(request, search), with_scores=body.return_scores)})
@@ -76,12 +83,22 @@ def _add_supervision(app: FastAPI, limits: Limits) -> None:
         manifest = _served(app).manifest
         return json_response({"index": manifest, "limits": asdict(limits)})
 
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(app.state.metrics.text(), headers={"Content-Type": Metrics.content_type})
+
 
 def _served(app: FastAPI) -> ServedIndex:
     served: ServedIndex | None = app.state.served
     if served is None:
         raise OverloadedError("the index and its encoder are still loading", retry_after_seconds=2)
     return served
+
+
+def _count(metrics: Metrics, texts: Sequence[str], limits: Limits) -> None:
+    metrics.queries.inc(len(texts))
+    metrics.truncated_queries.inc(sum(len(text) > limits.max_query_characters for text in texts))
 
 
 def _too_many_queries(limits: Limits) -> RequestValidationError:

@@ -27,7 +27,6 @@ def answer_failures(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_schema_fault)
     app.add_exception_handler(OverloadedError, _on_overload)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
-    app.add_exception_handler(Exception, _on_failure)
 
 
 async def _on_schema_fault(request: Request, error: Exception) -> Response:
@@ -44,9 +43,10 @@ async def _on_overload(request: Request, error: Exception) -> Response:
 
 
 async def _on_client_gone(request: Request, error: Exception) -> Response:
-    return json_response({"detail": "the client hung up"}, status_code=503)
+    """Nobody reads it: the status, nginx's own, is for the counts alone."""
+    return json_response({"detail": "the client hung up"}, status_code=499)
 
 
-async def _on_failure(request: Request, error: Exception) -> Response:
-    """Starlette logs the traceback after this answer."""
+def failure(error: Exception) -> Response:
+    """The answer to an error that nobody foresaw; its traceback is for the log alone."""
     return json_response({"detail": f"the search failed: {type(error).__name__}"}, status_code=500)

@@ -9,15 +9,16 @@ from retriever_server.batching import MicroBatcher
 from retriever_server.contract import Answers
 from retriever_server.errors import OverloadedError
 from retriever_server.manifest import Manifest
+from retriever_server.metrics import Metrics
 from retriever_server.retrievers import Retriever
 
 
 class ServedIndex:
     """One retriever and all that must go with it when another takes its place. For one event loop at a time."""
 
-    def __init__(self, retriever: Retriever, manifest: Manifest | None = None) -> None:
+    def __init__(self, retriever: Retriever, manifest: Manifest | None, metrics: Metrics) -> None:
         self.manifest = manifest
-        self._batcher = MicroBatcher(retriever)
+        self._batcher = MicroBatcher(retriever, on_search=metrics.count_search)
         self._is_warm = False
         self._warming: asyncio.Task[None] | None = None
 
