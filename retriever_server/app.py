@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.routing import Route
 
+from retriever_server.cache import DEFAULT_CACHE_ENTRIES
 from retriever_server.contract import RetrieveRequest, result, searchable
 from retriever_server.errors import OverloadedError
 from retriever_server.limits import Limits
@@ -26,13 +27,20 @@ DEFAULT_TOP_K = 3
 T = TypeVar("T")
 
 
-def create_app(retriever: Retriever | None, *, top_k: int = DEFAULT_TOP_K, limits: Limits | None = None) -> FastAPI:
+def create_app(
+    retriever: Retriever | None,
+    *,
+    top_k: int = DEFAULT_TOP_K,
+    limits: Limits | None = None,
+    cache_entries: int = DEFAULT_CACHE_ENTRIES,
+) -> FastAPI:
     """The service; without a retriever it answers 503 until `attach_retriever`.
 
-    `top_k` is for requests that name none.
+    `top_k` is for requests that name none. `cache_entries` answers are kept; 0 turns that off.
     """
     app = FastAPI(title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None)
     app.state.served = None
+    app.state.cache_entries = cache_entries
     app.state.metrics = Metrics(lambda: app.state.served.num_pending if app.state.served is not None else 0)
     if retriever is not None:
         attach_retriever(app, retriever)
@@ -46,7 +54,8 @@ def create_app(retriever: Retriever | None, *, top_k: int = DEFAULT_TOP_K, limit
 
 def attach_retriever(app: FastAPI, retriever: Retriever, manifest: Manifest | None = None) -> None:
     """From now on the app answers with this retriever; the manifest is for `/info`."""
-    app.state.served = ServedIndex(retriever, manifest, app.state.metrics)
+    state = app.state
+    state.served = ServedIndex(retriever, manifest, metrics=state.metrics, cache_entries=state.cache_entries)
 
 
 def _add_retrieval(app: FastAPI, top_k: int, limits: Limits) -> None:

@@ -24,6 +24,9 @@ class Metrics:
         self.truncated_queries = Counter(
             "retriever_truncated_queries", "Queries that were cut to the longest allowed.", registry=self._registry
         )
+        self.cache_hits = Counter(
+            "retriever_cache_hits", "Queries that were answered from the cache.", registry=self._registry
+        )
         self._batch_sizes = Histogram(
             "retriever_batch_queries",
             "Different queries in one search.",

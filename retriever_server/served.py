@@ -1,4 +1,4 @@
-"""An index in service: its queue, its manifest, and whether it has answered a query yet."""
+"""An index in service: its queue, its cache, its manifest, and whether it has answered a query yet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from retriever_server.batching import MicroBatcher
+from retriever_server.cache import ResultCache
 from retriever_server.contract import Answers
 from retriever_server.errors import OverloadedError
 from retriever_server.manifest import Manifest
@@ -14,10 +15,17 @@ from retriever_server.retrievers import Retriever
 
 
 class ServedIndex:
-    """One retriever and all that must go with it when another takes its place. For one event loop at a time."""
+    """One retriever and all that must go with it when another takes its place: no answer outlives its index.
 
-    def __init__(self, retriever: Retriever, manifest: Manifest | None, metrics: Metrics) -> None:
+    For one event loop at a time.
+    """
+
+    def __init__(
+        self, retriever: Retriever, manifest: Manifest | None, *, metrics: Metrics, cache_entries: int
+    ) -> None:
         self.manifest = manifest
+        self._cache = ResultCache(cache_entries)
+        self._metrics = metrics
         self._batcher = MicroBatcher(retriever, on_search=metrics.count_search)
         self._is_warm = False
         self._warming: asyncio.Task[None] | None = None
@@ -28,8 +36,14 @@ class ServedIndex:
         return self._batcher.num_pending
 
     async def search(self, queries: Sequence[str], *, top_k: int) -> Answers:
-        """See MicroBatcher.search."""
-        return await self._batcher.search(queries, top_k=top_k)
+        """See MicroBatcher.search; what is in the cache is not searched again."""
+        kept = {query: hits for query in queries if (hits := self._cache.get(query, top_k)) is not None}
+        missing = [query for query in queries if query not in kept]
+        self._metrics.cache_hits.inc(len(queries) - len(missing))
+        found = dict(zip(missing, await self._batcher.search(missing, top_k=top_k), strict=True))
+        for query, hits in found.items():
+            self._cache.keep(query, top_k, hits)
+        return [kept[query] if query in kept else found[query] for query in queries]
 
     async def warm(self) -> None:
         """Ask the retriever a query of its own: the first search of a process takes longer, or fails."""

@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from retriever_server.app import DEFAULT_TOP_K, attach_retriever, create_app
+from retriever_server.cache import DEFAULT_CACHE_ENTRIES
 from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import ServingError
 from retriever_server.index import open_index
@@ -33,6 +34,7 @@ def serve(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     top_k: int = DEFAULT_TOP_K,
+    cache_entries: int = DEFAULT_CACHE_ENTRIES,
     load_encoder: Callable[[str], Encoder] = SentenceEncoder,
     report: Callable[[str], None] = print,
 ) -> None:
@@ -51,7 +53,8 @@ def serve(
         def on_ready() -> None:
             report(f"ready: {address}/retrieve ({manifest.num_passages:,} passages of {folder})")
 
-        asyncio.run(_run(create_app(None, top_k=top_k), listener, load, on_ready))
+        app = create_app(None, top_k=top_k, cache_entries=cache_entries)
+        asyncio.run(_run(app, listener, load, on_ready))
     report("stopped")
 
 
