@@ -11,10 +11,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.routing import Route
 
+from retriever_server.access import BearerToken
 from retriever_server.cache import DEFAULT_CACHE_ENTRIES
 from retriever_server.contract import RetrieveRequest, result, searchable
 from retriever_server.errors import OverloadedError
-from retriever_server.limits import Limits
+from retriever_server.limits import BodyLimit, Limits
 from retriever_server.manifest import Manifest
 from retriever_server.metrics import Metrics
 from retriever_server.request_log import RequestLog
@@ -33,20 +34,26 @@ def create_app(
     top_k: int = DEFAULT_TOP_K,
     limits: Limits | None = None,
     cache_entries: int = DEFAULT_CACHE_ENTRIES,
+    token: str | None = None,
 ) -> FastAPI:
     """The service; without a retriever it answers 503 until `attach_retriever`.
 
-    `top_k` is for requests that name none. `cache_entries` answers are kept; 0 turns that off.
+    `top_k` is for requests that name none. `cache_entries` answers are kept; 0 turns that off. Clients must send
+    the `token`, if there is one.
     """
+    limits = limits or Limits()
     app = FastAPI(title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None)
     app.state.served = None
     app.state.cache_entries = cache_entries
     app.state.metrics = Metrics(lambda: app.state.served.num_pending if app.state.served is not None else 0)
     if retriever is not None:
         attach_retriever(app, retriever)
-    _add_retrieval(app, top_k, limits or Limits())
-    _add_supervision(app, limits or Limits())
+    _add_retrieval(app, top_k, limits)
+    _add_supervision(app, limits)
     answer_failures(app)
+    app.add_middleware(BodyLimit, max_bytes=limits.max_body_bytes)
+    if token is not None:
+        app.add_middleware(BearerToken, token=token)
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
     app.add_middleware(RequestLog, metrics=app.state.metrics, paths=paths)
     return app

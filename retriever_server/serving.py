@@ -13,6 +13,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from retriever_server.access import read_token
 from retriever_server.app import DEFAULT_TOP_K, attach_retriever, create_app
 from retriever_server.cache import DEFAULT_CACHE_ENTRIES
 from retriever_server.encoders import Encoder, SentenceEncoder
@@ -35,13 +36,17 @@ def serve(
     port: int = DEFAULT_PORT,
     top_k: int = DEFAULT_TOP_K,
     cache_entries: int = DEFAULT_CACHE_ENTRIES,
+    token_file: Path | None = None,
     load_encoder: Callable[[str], Encoder] = SentenceEncoder,
     report: Callable[[str], None] = print,
 ) -> None:
     """Answer on `host:port` (0 picks a free one) until SIGTERM or SIGINT, then finish what is under way.
 
+    `token_file` holds what clients must send as their bearer token.
+
     Raises ServingError, IndexFolderError or EncoderError, in that order of checking, when it cannot start.
     """
+    token = read_token(token_file) if token_file is not None else None
     with _listen(host, port) as listener:
         index, manifest = open_index(folder)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
@@ -53,7 +58,7 @@ def serve(
         def on_ready() -> None:
             report(f"ready: {address}/retrieve ({manifest.num_passages:,} passages of {folder})")
 
-        app = create_app(None, top_k=top_k, cache_entries=cache_entries)
+        app = create_app(None, top_k=top_k, cache_entries=cache_entries, token=token)
         asyncio.run(_run(app, listener, load, on_ready))
     report("stopped")
 
