@@ -18,7 +18,7 @@ from retriever_server.errors import OverloadedError
 from retriever_server.limits import BodyLimit, Limits
 from retriever_server.manifest import Manifest
 from retriever_server.metrics import Metrics
-from retriever_server.request_log import RequestLog
+from retriever_server.request_log import Log, RequestLog
 from retriever_server.responses import ClientGoneError, answer_failures, json_response
 from retriever_server.retrievers import Retriever
 from retriever_server.served import ServedIndex
@@ -35,11 +35,12 @@ def create_app(
     limits: Limits | None = None,
     cache_entries: int = DEFAULT_CACHE_ENTRIES,
     token: str | None = None,
+    log: Log | None = None,
 ) -> FastAPI:
     """The service; without a retriever it answers 503 until `attach_retriever`.
 
     `top_k` is for requests that name none. `cache_entries` answers are kept; 0 turns that off. Clients must send
-    the `token`, if there is one.
+    the `token`, if there is one. `log` gets an entry a request.
     """
     limits = limits or Limits()
     app = FastAPI(title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None)
@@ -55,7 +56,7 @@ def create_app(
     if token is not None:
         app.add_middleware(BearerToken, token=token)
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    app.add_middleware(RequestLog, metrics=app.state.metrics, paths=paths)
+    app.add_middleware(RequestLog, metrics=app.state.metrics, paths=paths, log=log)
     return app
 
 
@@ -72,6 +73,7 @@ def _add_retrieval(app: FastAPI, top_k: int, limits: Limits) -> None:
             raise _too_many_queries(limits)
         queries = [searchable(text, limits.max_query_characters) for text in body.texts]
         _count(app.state.metrics, body.texts, limits)
+        request.state.num_queries = len(queries)
         # Search-R1 itself reads a topk of 0 as "not given".
         search = _served(app).search(queries, top_k=min(body.topk or top_k, limits.max_top_k))
         return json_response({"result": result(await _unless_gone(request, search), with_scores=body.return_scores)})

@@ -20,6 +20,7 @@ from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import ServingError
 from retriever_server.index import open_index
 from retriever_server.manifest import Manifest
+from retriever_server.request_log import log_to_stderr
 from retriever_server.retrievers import Retriever, attach_encoder
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
@@ -37,12 +38,14 @@ def serve(
     top_k: int = DEFAULT_TOP_K,
     cache_entries: int = DEFAULT_CACHE_ENTRIES,
     token_file: Path | None = None,
+    log_requests: bool = False,
     load_encoder: Callable[[str], Encoder] = SentenceEncoder,
     report: Callable[[str], None] = print,
 ) -> None:
     """Answer on `host:port` (0 picks a free one) until SIGTERM or SIGINT, then finish what is under way.
 
-    `token_file` holds what clients must send as their bearer token.
+    `token_file` holds what clients must send as their bearer token. `log_requests` writes a line of JSON a
+    request to stderr.
 
     Raises ServingError, IndexFolderError or EncoderError, in that order of checking, when it cannot start.
     """
@@ -58,7 +61,8 @@ def serve(
         def on_ready() -> None:
             report(f"ready: {address}/retrieve ({manifest.num_passages:,} passages of {folder})")
 
-        app = create_app(None, top_k=top_k, cache_entries=cache_entries, token=token)
+        log = log_to_stderr if log_requests else None
+        app = create_app(None, top_k=top_k, cache_entries=cache_entries, token=token, log=log)
         asyncio.run(_run(app, listener, load, on_ready))
     report("stopped")
 

@@ -9,6 +9,7 @@ import typer
 
 
 def serve(
+    *,
     index: Annotated[Path, typer.Option(help="Index folder.")],
     host: Annotated[str, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
@@ -17,6 +18,7 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="File with the bearer token that clients must send; without it none.")
     ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log a line of JSON a request on stderr.")] = False,
 ) -> None:
     """Answer POST /retrieve over an index folder until stopped."""
     from retriever_server.serving import serve as serve_index
@@ -28,5 +30,6 @@ def serve(
         top_k=top_k,
         cache_entries=cache,
         token_file=token_file,
+        log_requests=log_json,
         report=typer.echo,
     )
