@@ -1,11 +1,13 @@
-"""Who may ask: whoever has the token, when there is one."""
+"""Who may ask: whoever has the token, when there is one; what changes the service is for this machine alone."""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from pathlib import Path
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retriever_server.errors import ServingError
@@ -13,6 +15,20 @@ from retriever_server.responses import json_response
 
 # A supervisor has no token, and learns nothing there.
 _OPEN_PATHS = frozenset({"/live", "/ready"})
+# A proxy or a browser on this machine may ask for somebody who is elsewhere.
+_RELAY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin")
+
+
+def is_local(request: Request) -> bool:
+    """True when the request comes from a program on this machine, and for nobody else."""
+    if request.client is None or any(name in request.headers for name in _RELAY_HEADERS):
+        return False
+    try:
+        address = ipaddress.ip_address(request.client.host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def read_token(path: Path) -> str:

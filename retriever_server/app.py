@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.routing import Route
 
-from retriever_server.access import BearerToken
+from retriever_server.access import BearerToken, is_local
 from retriever_server.cache import DEFAULT_CACHE_ENTRIES
 from retriever_server.contract import RetrieveRequest, result, searchable
-from retriever_server.errors import OverloadedError
 from retriever_server.limits import BodyLimit, Limits
 from retriever_server.manifest import Manifest
 from retriever_server.metrics import Metrics
 from retriever_server.request_log import Log, RequestLog
 from retriever_server.responses import ClientGoneError, answer_failures, json_response
 from retriever_server.retrievers import Retriever
-from retriever_server.served import ServedIndex
+from retriever_server.service import Opened, Service
 
 DEFAULT_TOP_K = 3
 
@@ -36,53 +35,58 @@ def create_app(
     cache_entries: int = DEFAULT_CACHE_ENTRIES,
     token: str | None = None,
     log: Log | None = None,
+    open_again: Callable[[], Opened] | None = None,
 ) -> FastAPI:
-    """The service; without a retriever it answers 503 until `attach_retriever`.
+    """The service; without a retriever it answers 503 until one is attached or loaded.
 
     `top_k` is for requests that name none. `cache_entries` answers are kept; 0 turns that off. Clients must send
-    the `token`, if there is one. `log` gets an entry a request.
+    the `token`, if there is one. `log` gets an entry a request. `POST /admin/reload` is there if `open_again` is.
     """
     limits = limits or Limits()
     app = FastAPI(title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None)
-    app.state.served = None
-    app.state.cache_entries = cache_entries
-    app.state.metrics = Metrics(lambda: app.state.served.num_pending if app.state.served is not None else 0)
+    app.state.service = service = Service(cache_entries=cache_entries, open_again=open_again)
     if retriever is not None:
-        attach_retriever(app, retriever)
-    _add_retrieval(app, top_k, limits)
-    _add_supervision(app, limits)
+        service.attach(retriever)
+    _add_retrieval(app, service, top_k, limits)
+    _add_supervision(app, service, limits)
     answer_failures(app)
+    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
+    # The last one added is the outermost.
     app.add_middleware(BodyLimit, max_bytes=limits.max_body_bytes)
     if token is not None:
         app.add_middleware(BearerToken, token=token)
-    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
-    app.add_middleware(RequestLog, metrics=app.state.metrics, paths=paths, log=log)
+    app.add_middleware(RequestLog, metrics=service.metrics, paths=paths, log=log)
     return app
+
+
+def service_of(app: FastAPI) -> Service:
+    """What stands behind an app that `create_app` made."""
+    service: Service = app.state.service
+    return service
 
 
 def attach_retriever(app: FastAPI, retriever: Retriever, manifest: Manifest | None = None) -> None:
     """From now on the app answers with this retriever; the manifest is for `/info`."""
-    state = app.state
-    state.served = ServedIndex(retriever, manifest, metrics=state.metrics, cache_entries=state.cache_entries)
+    service_of(app).attach(retriever, manifest)
 
 
-def _add_retrieval(app: FastAPI, top_k: int, limits: Limits) -> None:
+def _add_retrieval(app: FastAPI, service: Service, top_k: int, limits: Limits) -> None:
     @app.post("/retrieve")
     async def retrieve(body: RetrieveRequest, request: Request) -> Response:
         if len(body.texts) > limits.max_queries:
             raise _too_many_queries(limits)
         queries = [searchable(text, limits.max_query_characters) for text in body.texts]
-        _count(app.state.metrics, body.texts, limits)
+        _count(service.metrics, body.texts, limits)
         request.state.num_queries = len(queries)
         # Search-R1 itself reads a topk of 0 as "not given".
-        search = _served(app).search(queries, top_k=min(body.topk or top_k, limits.max_top_k))
+        search = service.served.search(queries, top_k=min(body.topk or top_k, limits.max_top_k))
         return json_response({"result": result(await _unless_gone(request, search), with_scores=body.return_scores)})
 
 
-def _add_supervision(app: FastAPI, limits: Limits) -> None:
+def _add_supervision(app: FastAPI, service: Service, limits: Limits) -> None:
     @app.get("/health")
     async def health() -> Response:
-        return json_response({"status": "ok", "pending_queries": _served(app).num_pending})
+        return json_response({"status": "ok", "pending_queries": service.served.num_pending})
 
     @app.get("/live")
     async def live() -> Response:
@@ -92,26 +96,32 @@ def _add_supervision(app: FastAPI, limits: Limits) -> None:
     @app.get("/ready")
     async def ready() -> Response:
         """A query of its own was answered: send work here."""
-        _served(app).check_warm()
+        service.served.check_warm()
         return json_response({"status": "ok"})
 
     @app.get("/info")
     async def info() -> Response:
         """What is served, and what a client may send."""
-        manifest = _served(app).manifest
-        return json_response({"index": manifest, "limits": asdict(limits)})
+        return json_response({"index": service.served.manifest, "limits": asdict(limits)})
 
     @app.get("/metrics")
     async def metrics() -> Response:
         """For Prometheus."""
-        return Response(app.state.metrics.text(), headers={"Content-Type": Metrics.content_type})
+        return Response(service.metrics.text(), headers={"Content-Type": Metrics.content_type})
 
+    if not service.can_reload:
+        return
 
-def _served(app: FastAPI) -> ServedIndex:
-    served: ServedIndex | None = app.state.served
-    if served is None:
-        raise OverloadedError("the index and its encoder are still loading", retry_after_seconds=2)
-    return served
+    @app.post("/admin/reload")
+    async def reload(request: Request) -> Response:
+        """Serve the index as it lies on disk now; answers when that is so, or says why not."""
+        if not is_local(request):
+            raise HTTPException(403, "the index is reloaded for programs on the service's own machine alone")
+        # Before anything is served a load is under way already.
+        _ = service.served
+        # A caller that is cut off ends no load: its thread cannot be stopped.
+        fresh = await asyncio.shield(asyncio.create_task(service.reload()))
+        return json_response({"status": "ok", "index": fresh.manifest})
 
 
 def _count(metrics: Metrics, texts: Sequence[str], limits: Limits) -> None:

@@ -10,7 +10,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 
-from retriever_server.errors import OverloadedError
+from retriever_server.errors import OverloadedError, ReloadError
 
 
 class ClientGoneError(Exception):
@@ -26,6 +26,7 @@ def answer_failures(app: FastAPI) -> None:
     """From now on the app tells failures as above."""
     app.add_exception_handler(RequestValidationError, _on_schema_fault)
     app.add_exception_handler(OverloadedError, _on_overload)
+    app.add_exception_handler(ReloadError, _on_failed_reload)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
 
 
@@ -40,6 +41,10 @@ async def _on_overload(request: Request, error: Exception) -> Response:
     assert isinstance(error, OverloadedError)
     headers = {"Retry-After": str(error.retry_after_seconds)}
     return json_response({"detail": f"try again: {error}"}, status_code=503, headers=headers)
+
+
+async def _on_failed_reload(request: Request, error: Exception) -> Response:
+    return json_response({"detail": str(error)}, status_code=409)
 
 
 async def _on_client_gone(request: Request, error: Exception) -> Response:
