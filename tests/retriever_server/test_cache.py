@@ -17,20 +17,20 @@ from tests.retriever_server.test_metrics import read_metrics
 
 bodies = st.fixed_dictionaries(
     {
-        "queries": st.lists(st.sampled_from(["Mars", "mars", "Mars ", "no moon", "", "storm"]), max_size=5),
-        "topk": st.sampled_from([None, 0, 1, 2, 3, 100, 101]),
+        "queries": st.lists(st.sampled_from(["Mars", "mars", "Mars ", ""]), min_size=1, max_size=4),
+        "topk": st.sampled_from([None, 1, 3, 101]),
         "return_scores": st.booleans(),
     }
 )
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(bodies, max_size=6), st.sampled_from([1, 2, 1000]))
-def test_cached_answers_are_the_fresh_ones(
-    planets: DenseRetriever, asked: list[dict[str, Any]], cache_entries: int
-) -> None:
+@given(st.lists(bodies, min_size=2, max_size=6), st.sampled_from([2, 1000]))
+def test_cached_answers_are_the_fresh_ones(asked: list[dict[str, Any]], cache_entries: int) -> None:
     """Would catch a key without k, a key that folds different queries, and an answer changed after it was kept."""
-    cached, fresh = create_app(planets, cache_entries=cache_entries), create_app(planets, cache_entries=0)
+    # Its passages name the query, letter by letter.
+    cached = create_app(EchoRetriever(), cache_entries=cache_entries)
+    fresh = create_app(EchoRetriever(), cache_entries=0)
     for body in [*asked, *asked]:
         assert post(cached, body)[0].content == post(fresh, body)[0].content
 
