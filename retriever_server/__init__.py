@@ -2,5 +2,7 @@
 
 corpus (rows -> passages), store (passages by row), encoders (texts -> vectors), manifest and index (an index
 folder, built once, never changed), retrievers (queries -> passages), batching (many requests -> few
-searches), app (HTTP), serving (socket, process).
+searches), cache (answers by query), served (an index with its queue and cache), service (which index is served),
+contract and responses (what goes over the wire), limits and access (what is refused), request_log and metrics (what is
+told of it), app (HTTP), serving (socket, process).
 """

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from retriever_server.errors import IndexFolderError
+from search_rl.cli import main
 from search_rl.cli.index import app
 from tests.retriever_server.bag_of_words import PLANETS
 from tests.retriever_server.conftest import write_corpus
@@ -35,6 +36,14 @@ def test_the_modules_import_nothing_heavy() -> None:
     check = f"import sys, search_rl.cli.index, search_rl.cli.serve; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_serve_reads_the_token_before_anything_else(planets_folder: Path, tmp_path: Path) -> None:
+    """Would catch a service that is open to all because its option got lost, or ten seconds before the bad news."""
+    arguments = ["serve", "--index", str(planets_folder), "--port", "0", "--cache", "0", "--log-json"]
+    result = CliRunner().invoke(main.app, [*arguments, "--token-file", str(tmp_path / "nowhere")])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("search-rl: token file") and result.stderr.count("\n") == 1
 
 
 @pytest.mark.engine
