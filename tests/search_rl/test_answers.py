@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from search_rl.answers import cover_exact_match, exact_match, f1, normalise
 
 # Prediction, accepted answer, then exact match, cover match and F1 of the SQuAD family.
-# Two rules of ours differ from Search-R1's and are marked: see the docstring of search_rl.answers.
+# Two rules of ours differ from Search-R1's and are marked: see the docstring of search_rl.profiles.
 PAIRS = [
     ("The Beatles", "Beatles", 1, 1, 1),
     ("US", "U.S.", 1, 1, 1),

@@ -21,6 +21,8 @@ LAYERS = {
     "search_rl.errors": 1,
     "search_rl.types": 1,
     "search_rl.answers": 1,
+    "search_rl.normalisers": 1,
+    "search_rl.profiles": 1,
     "search_rl.search": 1,
     "search_rl.health": 1,
     "search_rl.config": 1,
