@@ -1,4 +1,4 @@
-"""Options that `eval` and `ask` share: who is asked, and under which rules."""
+"""Options that commands share: who is asked, under which rules, and who scores the answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from search_rl.profiles import PROFILES, SEARCH_R1
 
 Model = Annotated[str | None, typer.Option(help="Checkpoint folder, or hub id; the config's if unset.")]
 Retriever = Annotated[str | None, typer.Option(help="URL of the retrieval service.")]
@@ -17,3 +19,5 @@ Endpoint = Annotated[
 ServedModel = Annotated[str | None, typer.Option(help="Name of the model at --endpoint; --model's if unset.")]
 TopK = Annotated[int | None, typer.Option(min=1, help="Passages per search.")]
 Prompt = Annotated[str | None, typer.Option(help="Wording of the instructions: search_r1 or short.")]
+Profile = Annotated[str, typer.Option(help=f"Scorer: {', '.join(PROFILES)}.")]
+DEFAULT_PROFILE = SEARCH_R1.name

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from retriever_server.errors import RetrieverServerError
 from search_rl import __version__
-from search_rl.cli import ask, data, demo, doctor, eval, index, model, serve, sft, train
+from search_rl.cli import ask, data, demo, doctor, eval, index, model, score, serve, sft, train
 from search_rl.errors import SearchRLError
 
 EXIT_ERROR = 2
@@ -65,6 +65,7 @@ app.command()(serve.serve)
 app.command()(sft.sft)
 app.command()(train.train)
 app.command()(eval.eval)
+app.command()(score.score)
 app.command()(ask.ask)
 app.command()(doctor.doctor)
 app.command()(demo.demo)

@@ -5,14 +5,22 @@ Beyond Search-R1's columns, `extra_info` may hold `kind`, `evidence_ids`, `relat
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from search_rl.datasets.rows import (
+    BadRow,
+    RowFault,
+    fields_of,
+    golden_answers,
+    identifier,
+    json_records,
+    plain,
+    required_text,
+)
 from search_rl.errors import DataError
 from search_rl.types import Question
 
@@ -32,14 +40,6 @@ class QuestionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row that is not a question; `number` counts from 1 (in JSON lines it is the line number)."""
-
-    number: int
-    fault: str
-
-
-@dataclass(frozen=True, slots=True)
 class QuestionFile:
     """What a file held; `bad_rows` is empty unless they were asked to be skipped."""
 
@@ -50,10 +50,6 @@ class QuestionFile:
     def questions(self) -> tuple[Question, ...]:
         """The questions in file order."""
         return tuple(row.question for row in self.rows)
-
-
-class _Fault(ValueError):
-    """Why one row is not a question."""
 
 
 def read_questions(path: Path, *, skip_bad: bool = False) -> QuestionFile:
@@ -69,7 +65,7 @@ def read_questions(path: Path, *, skip_bad: bool = False) -> QuestionFile:
         try:
             row = question_row(record, default_dataset=path.stem)
             _claim_id(row.question, number, seen)
-        except _Fault as fault:
+        except RowFault as fault:
             if not skip_bad:
                 raise DataError(f"{path} row {number}: {fault}; mend it or skip bad rows") from fault
             bad_rows.append(BadRow(number, str(fault)))
@@ -85,13 +81,11 @@ def question_row(record: Any, *, default_dataset: str = "") -> QuestionRow:
 
     Golden answers may be a string, a list or a numpy array; without them the reward model's target counts.
     """
-    if not isinstance(record, Mapping):
-        fault = f"not JSON: {record}" if isinstance(record, ValueError) else f"{record!r} is not an object"
-        raise _Fault(fault)
+    record = fields_of(record)
     extra = _mapping(record.get("extra_info"))
     question = Question(
-        id=_identifier(record.get("id")),
-        text=_text(record.get("question"), "question"),
+        id=identifier(record.get("id")),
+        text=required_text(record.get("question"), "question"),
         golden_answers=_golden_answers(record),
         dataset=_optional_text(record.get("data_source")) or default_dataset,
         kind=_optional_text(record.get("kind") or extra.get("kind")),
@@ -174,7 +168,7 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
         case ".parquet":
             return _parquet_records(path)
         case ".jsonl" | ".json":
-            return _json_records(path)
+            return json_records(path)
     raise DataError(f"{path} ends in {path.suffix!r}; question files end in .parquet or .jsonl")
 
 
@@ -191,73 +185,28 @@ def _parquet_records(path: Path) -> Iterator[tuple[int, Any]]:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error
 
 
-def _json_records(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield number, _json_record(line)
-
-
-def _json_record(line: bytes) -> Any:
-    """The parsed line, or the error, which `question_row` turns into the row's fault."""
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        return error
-
-
 def _claim_id(question: Question, number: int, seen: dict[str, int]) -> None:
     first = seen.setdefault(question.key, number)
     if first != number:
-        raise _Fault(f"id {question.id!r} was used by row {first}")
+        raise RowFault(f"id {question.id!r} was used by row {first}")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _plain(value: Any) -> Any:
-    """Numpy arrays and scalars as Python values; anything else as it is."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _text(value: Any, name: str) -> str:
-    value = _plain(value)
-    if value is None or value != value:
-        raise _Fault(f"{name} is missing")
-    if not isinstance(value, str):
-        raise _Fault(f"{name} is {type(value).__name__} {value!r}, not text")
-    if not value.strip():
-        raise _Fault(f"{name} is empty")
-    if re.search("[\ud800-\udfff]", value):
-        raise _Fault(f"{name} {value!r} holds half of a surrogate pair, which no file can store")
-    return value
-
-
-def _identifier(value: Any) -> str:
-    value = _plain(value)
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value, "id")
-
-
 def _golden_answers(record: Mapping[str, Any]) -> tuple[str, ...]:
-    answers = _plain(record.get("golden_answers"))
+    answers = record.get("golden_answers")
     if answers is None:
-        target = _mapping(_mapping(record.get("reward_model")).get("ground_truth")).get("target")
-        answers = _plain(target)
-    if isinstance(answers, str):
-        answers = [answers]
-    if not isinstance(answers, list | tuple):
-        raise _Fault(f"golden_answers is {answers!r}, not a list of texts")
-    if not answers:
-        raise _Fault("golden_answers is empty")
-    return tuple(_text(answer, "a golden answer") for answer in answers)
+        answers = _mapping(_mapping(record.get("reward_model")).get("ground_truth")).get("target")
+    return golden_answers(answers)
 
 
 def _optional_text(value: Any) -> str:
-    value = _plain(value)
+    value = plain(value)
     return value if isinstance(value, str) else ""
 
 
 def _optional_texts(value: Any) -> tuple[str, ...]:
-    value = _plain(value)
+    value = plain(value)
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()

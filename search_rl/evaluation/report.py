@@ -133,7 +133,7 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
 
 def summary_table(summary: Summary) -> Table:
     """One row a kind of question."""
-    table = _table("questions", "n", "exact match", "95 %", "F1", "format", "searches", "tokens", "stopped by")
+    table = new_table("questions", "n", "exact match", "95 %", "F1", "format", "searches", "tokens", "stopped by")
     for kind, figures in summary.kinds.items():
         table.add_row(
             kind,
@@ -152,7 +152,7 @@ def summary_table(summary: Summary) -> Table:
 def stages_table(stages: Sequence[Stage]) -> Table:
     """One column a stage: exact match by kind, then how the agent behaved and how long it took."""
     summaries = [summarise(stage.evaluation) for stage in stages]
-    table = _table("", *(stage.name for stage in stages))
+    table = new_table("", *(stage.name for stage in stages))
     for kind in summaries[-1].kinds:
         table.add_row(f"exact match, {kind}", *(_match_cell(summary, kind) for summary in summaries))
     alls = [summary.kinds[ALL] for summary in summaries]
@@ -166,7 +166,7 @@ def stages_table(stages: Sequence[Stage]) -> Table:
 
 def paired_table(first: Stage, second: Stage) -> Table:
     """What changed from one stage to the next, by kind: won, lost, and whether chance explains it."""
-    table = _table(f"{first.name} → {second.name}", "n", "won", "lost", "difference", "95 %", "p (McNemar)")
+    table = new_table(f"{first.name} → {second.name}", "n", "won", "lost", "difference", "95 %", "p (McNemar)")
     for kind, test in compare(first.evaluation.rollouts, second.evaluation.rollouts).items():
         table.add_row(
             kind,
@@ -177,6 +177,18 @@ def paired_table(first: Stage, second: Stage) -> Table:
             f"{test.difference.low:+.3f} to {test.difference.high:+.3f}",
             f"{test.p_value:.2g}",
         )
+    return table
+
+
+def new_table(*columns: str) -> Table:
+    """An empty table: the first column to the left, figures to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(columns[0])
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
     return table
 
 
@@ -201,17 +213,6 @@ def _seconds(trajectory: Trajectory) -> float:
 def _paired_test(pairs: Sequence[tuple[Rollout, Rollout]]) -> PairedTest:
     scores = [[rewards.exact_match(rollout.trajectory) for rollout in pair] for pair in pairs]
     return paired_test([before for before, _ in scores], [after for _, after in scores])
-
-
-def _table(*columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(columns[0])
-    for column in columns[1:]:
-        table.add_column(column, justify="right")
-    return table
 
 
 def _match_cell(summary: Summary, kind: str) -> str:

@@ -23,6 +23,9 @@ class Interval:
     high: float
     n: int
 
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:

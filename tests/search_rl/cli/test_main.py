@@ -14,7 +14,7 @@ from search_rl.cli.main import app
 from search_rl.errors import SearchRLError
 
 HEAVY = ("torch", "vllm", "verl", "ray", "faiss", "transformers", "pyarrow", "scipy", "matplotlib", "numpy")
-NOUNS = ("data", "model", "index", "serve", "sft", "train", "eval", "ask", "doctor")
+NOUNS = ("data", "model", "index", "serve", "sft", "train", "eval", "score", "ask", "doctor")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
