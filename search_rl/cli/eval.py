@@ -27,6 +27,7 @@ def eval(
     served_model: options.ServedModel = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
+    profile: options.Profile = options.DEFAULT_PROFILE,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only so many questions, evenly spaced.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes in flight.")] = 64,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad question rows.")] = False,
@@ -52,6 +53,7 @@ def eval(
         endpoint=endpoint,
         served_model=served_model,
         concurrency=concurrency,
+        profile=profile,
     )
     out = out or (loaded.run.folder / "eval" if loaded else None)
     if out is None:

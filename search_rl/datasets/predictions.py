@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search_rl.datasets.rows import BadRow, RowFault, any_text, fields_of, golden_answers, identifier, is_missing, json_records
+from search_rl.datasets.rows import (
+    BadRow,
+    RowFault,
+    any_text,
+    fields_of,
+    golden_answers,
+    identifier,
+    is_missing,
+    json_records,
+)
 from search_rl.errors import DataError
 
 

@@ -21,6 +21,7 @@ from search_rl.errors import ConfigError, DataError
 from search_rl.evaluation.report import Summary, kind_of, summarise, summary_to_json
 from search_rl.evaluation.runner import Evaluation, evaluate, read_rollouts
 from search_rl.models import check_checkpoint
+from search_rl.profiles import SEARCH_R1, Profile, profile_named
 from search_rl.search import SearchClient, Searcher
 from search_rl.types import Question, Rollout
 
@@ -33,7 +34,10 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Who is asked, and under which rules. With an `endpoint` only the tokenizer of `model` is used here."""
+    """Who is asked, under which rules, and who scores.
+
+    With an `endpoint` only the tokenizer of `model` is used here.
+    """
 
     model: str
     retriever: RetrieverSection
@@ -42,6 +46,7 @@ class Setup:
     served_model: str | None = None
     concurrency: int = 64
     cache_gib: int | None = None
+    profile: Profile = SEARCH_R1
 
     @property
     def limits(self) -> Limits:
@@ -63,6 +68,7 @@ class Setup:
             "endpoint": self.endpoint,
             "served_model": self.served_model,
             "prompt": self.agent.prompt,
+            "profile": self.profile.name,
             **asdict(self.limits),
         }
 
@@ -88,6 +94,7 @@ def setup_from(
     endpoint: str | None = None,
     served_model: str | None = None,
     concurrency: int = 64,
+    profile: str = SEARCH_R1.name,
 ) -> Setup:
     """The setup of a config (the defaults without one) with the given options on top. Raises ConfigError."""
     model = model or (config.model.path if config else None)
@@ -105,6 +112,7 @@ def setup_from(
         served_model=served_model,
         concurrency=concurrency,
         cache_gib=config.hardware.kv_cache_gib if config and config.hardware.platform == "cpu" else None,
+        profile=profile_named(profile),
     )
 
 
@@ -192,6 +200,7 @@ async def run_evaluation(
             concurrency=setup.concurrency,
             out_path=out / EPISODES,
             on_done=on_done,
+            profile=setup.profile,
         )
     summary = summarise(evaluation)
     (out / SUMMARY).write_text(json.dumps(summary_to_json(summary), indent=2) + "\n", encoding="utf-8")
@@ -205,7 +214,8 @@ def load_evaluation(folder: Path) -> Evaluation:
         rollouts = read_rollouts(folder / EPISODES)
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise DataError(f"{folder} holds no finished evaluation: {error}") from error
-    return Evaluation(tuple(rollouts.values()), seconds=summary["seconds"])
+    profile = profile_named(summary.get("profile", SEARCH_R1.name))
+    return Evaluation(tuple(rollouts.values()), seconds=summary["seconds"], profile=profile)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -240,7 +250,7 @@ def _claim(out: Path, setup: Setup, *, is_resumed: bool) -> None:
     if not is_resumed:
         raise ConfigError(f"{out} holds an evaluation already: --resume goes on with it, or give another --out")
     (out / SUMMARY).unlink(missing_ok=True)
-    stored = json.loads(settings_path.read_text(encoding="utf-8"))
+    stored = {"profile": SEARCH_R1.name, **json.loads(settings_path.read_text(encoding="utf-8"))}
     for name, value in setup.settings.items():
         if stored.get(name) != value:
             raise ConfigError(

@@ -54,7 +54,7 @@ def _exact_match(summary: Summary) -> dict[str, Any]:
 
 
 def _paired(first: Stage, second: Stage) -> dict[str, Any]:
-    tests = compare(first.evaluation.rollouts, second.evaluation.rollouts)
+    tests = compare(first.evaluation.rollouts, second.evaluation.rollouts, profile=second.evaluation.profile)
     return {kind: asdict(test) for kind, test in tests.items()}
 
 

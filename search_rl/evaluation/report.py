@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from search_rl import rewards
 from search_rl.evaluation.runner import Evaluation, is_failed
 from search_rl.evaluation.statistics import Interval, PairedTest, mean_interval, paired_test
+from search_rl.profiles import SEARCH_R1, Metric, Profile
 from search_rl.types import Question, Rollout, StopReason, Trajectory
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class KindSummary:
 
     exact_match: Interval
     f1: Interval
+    cover_exact_match: Interval
+    token_cover_exact_match: Interval
     format_rate: Interval
     searches_per_question: float
     policy_tokens: float
@@ -47,6 +50,7 @@ class Summary:
     num_failed: int
     seconds: float
     kinds: Mapping[str, KindSummary]
+    profile: Profile
 
     @property
     def failed_share(self) -> float:
@@ -60,9 +64,10 @@ class Summary:
 
     @property
     def headline(self) -> str:
-        """One line: whether the figures may be quoted, and the exact match."""
-        match = self.kinds[ALL].exact_match
-        figures = f"exact match {match.mean:.3f} [{match.low:.3f}, {match.high:.3f}], {match.n} questions"
+        """One line: whether the figures may be quoted, and the one that the profile's source reports."""
+        metric = self.profile.headline
+        figure: Interval = getattr(self.kinds[ALL], metric)
+        figures = f"{metric_name(metric)} {figure}, {figure.n} questions, profile {self.profile.name}"
         if self.is_valid:
             return figures
         return (
@@ -77,6 +82,11 @@ class Stage:
 
     name: str
     evaluation: Evaluation
+
+
+def metric_name(metric: Metric) -> str:
+    """The metric in words."""
+    return metric.replace("_", " ") if metric != "f1" else "F1"
 
 
 def kind_of(question: Question) -> str:
@@ -101,14 +111,17 @@ def summarise(evaluation: Evaluation) -> Summary:
         num_questions=len(trajectories),
         num_failed=sum(map(is_failed, trajectories)),
         seconds=evaluation.seconds,
-        kinds={kind: _summarise_kind(members) for kind, members in groups.items()},
+        kinds={kind: _summarise_kind(members, evaluation.profile) for kind, members in groups.items()},
+        profile=evaluation.profile,
     )
 
 
-def compare(first: Sequence[Rollout], second: Sequence[Rollout]) -> dict[str, PairedTest]:
+def compare(
+    first: Sequence[Rollout], second: Sequence[Rollout], *, profile: Profile = SEARCH_R1
+) -> dict[str, PairedTest]:
     """The paired test of exact match on the questions that both results hold, by kind and for "all".
 
-    Raises ValueError when they share no question.
+    One profile scores both, whatever scored them before. Raises ValueError when they share no question.
     """
     before = {rollout.trajectory.question.key: rollout for rollout in first}
     pairs = [(before[key], rollout) for rollout in second if (key := rollout.trajectory.question.key) in before]
@@ -116,7 +129,7 @@ def compare(first: Sequence[Rollout], second: Sequence[Rollout]) -> dict[str, Pa
         kind: [pair for pair in pairs if kind_of(pair[1].trajectory.question) == kind]
         for kind in kinds_of(after for _, after in pairs)
     }
-    return {kind: _paired_test(members) for kind, members in groups.items()}
+    return {kind: _paired_test(members, profile) for kind, members in groups.items()}
 
 
 def summary_to_json(summary: Summary) -> dict[str, Any]:
@@ -124,6 +137,7 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
     return {
         "is_valid": summary.is_valid,
         "headline": summary.headline,
+        "profile": summary.profile.name,
         "num_questions": summary.num_questions,
         "num_failed": summary.num_failed,
         "seconds": summary.seconds,
@@ -133,7 +147,9 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
 
 def summary_table(summary: Summary) -> Table:
     """One row a kind of question."""
-    table = new_table("questions", "n", "exact match", "95 %", "F1", "format", "searches", "tokens", "stopped by")
+    table = new_table(
+        "questions", "n", "exact match", "95 %", "F1", "cover", "format", "searches", "tokens", "stopped by"
+    )
     for kind, figures in summary.kinds.items():
         table.add_row(
             kind,
@@ -141,6 +157,7 @@ def summary_table(summary: Summary) -> Table:
             f"{figures.exact_match.mean:.3f}",
             _bounds(figures.exact_match),
             f"{figures.f1.mean:.3f}",
+            f"{figures.cover_exact_match.mean:.3f}",
             f"{figures.format_rate.mean:.1%}",
             f"{figures.searches_per_question:.2f}",
             f"{figures.sequence_tokens:.0f}",
@@ -167,7 +184,9 @@ def stages_table(stages: Sequence[Stage]) -> Table:
 def paired_table(first: Stage, second: Stage) -> Table:
     """What changed from one stage to the next, by kind: won, lost, and whether chance explains it."""
     table = new_table(f"{first.name} → {second.name}", "n", "won", "lost", "difference", "95 %", "p (McNemar)")
-    for kind, test in compare(first.evaluation.rollouts, second.evaluation.rollouts).items():
+    for kind, test in compare(
+        first.evaluation.rollouts, second.evaluation.rollouts, profile=second.evaluation.profile
+    ).items():
         table.add_row(
             kind,
             str(test.difference.n),
@@ -192,11 +211,14 @@ def new_table(*columns: str) -> Table:
     return table
 
 
-def _summarise_kind(trajectories: Sequence[Trajectory]) -> KindSummary:
+def _summarise_kind(trajectories: Sequence[Trajectory], profile: Profile) -> KindSummary:
+    scores = [profile.scores(trajectory.answer, trajectory.question.golden_answers) for trajectory in trajectories]
     reasons = Counter(str(trajectory.stop_reason) for trajectory in trajectories)
     return KindSummary(
-        exact_match=mean_interval([rewards.exact_match(trajectory) for trajectory in trajectories]),
-        f1=mean_interval([rewards.f1(trajectory) for trajectory in trajectories]),
+        exact_match=mean_interval([row.exact_match for row in scores]),
+        f1=mean_interval([row.f1 for row in scores]),
+        cover_exact_match=mean_interval([row.cover_exact_match for row in scores]),
+        token_cover_exact_match=mean_interval([row.token_cover_exact_match for row in scores]),
         format_rate=mean_interval([rewards.format(trajectory) for trajectory in trajectories]),
         searches_per_question=fmean(trajectory.num_searches for trajectory in trajectories),
         policy_tokens=fmean(sum(trajectory.response_mask) for trajectory in trajectories),
@@ -210,8 +232,9 @@ def _seconds(trajectory: Trajectory) -> float:
     return sum(turn.generate_seconds + turn.search_seconds for turn in trajectory.turns)
 
 
-def _paired_test(pairs: Sequence[tuple[Rollout, Rollout]]) -> PairedTest:
-    scores = [[rewards.exact_match(rollout.trajectory) for rollout in pair] for pair in pairs]
+def _paired_test(pairs: Sequence[tuple[Rollout, Rollout]], profile: Profile) -> PairedTest:
+    episodes = [[rollout.trajectory for rollout in pair] for pair in pairs]
+    scores = [[profile.exact_match(it.answer, it.question.golden_answers) for it in pair] for pair in episodes]
     return paired_test([before for before, _ in scores], [after for _, after in scores])
 
 

@@ -7,35 +7,44 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search_rl import records
+from search_rl import records, rewards
 from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.protocols import TagProtocol
 from search_rl.codec import Codec
 from search_rl.engines.base import Engine
 from search_rl.errors import DataError, SearchRLError
-from search_rl.rewards import score
+from search_rl.profiles import SEARCH_R1, Profile
 from search_rl.search import Searcher
-from search_rl.types import Origin, Question, Rollout, Segment, StopReason, Trajectory
-
-PARTS: Mapping[str, float] = {"exact_match": 1.0, "f1": 0.0, "format": 0.0}
+from search_rl.types import Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One rollout a question, in the order of the questions; `seconds` is the wall time of this run alone."""
+    """One rollout a question, in the order of the questions, and who scores them.
+
+    `seconds` is the wall time of this run alone.
+    """
 
     rollouts: tuple[Rollout, ...]
     seconds: float
+    profile: Profile = SEARCH_R1
 
 
 def is_failed(trajectory: Trajectory) -> bool:
     """True for a question that could not be asked properly: its search failed or its prompt was too long."""
     return trajectory.is_void or not trajectory.turns
+
+
+def reward_by(profile: Profile, trajectory: Trajectory) -> Reward:
+    """Exact match under the profile; F1 and format stand beside it."""
+    scores = profile.scores(trajectory.answer, trajectory.question.golden_answers)
+    parts = {"exact_match": scores.exact_match, "f1": scores.f1, "format": rewards.format(trajectory)}
+    return Reward(scores.exact_match, parts)
 
 
 async def evaluate(
@@ -49,8 +58,9 @@ async def evaluate(
     concurrency: int,
     out_path: Path,
     on_done: Callable[[Rollout], None] = lambda rollout: None,
+    profile: Profile = SEARCH_R1,
 ) -> Evaluation:
-    """The rollouts of all `questions`, each also a row of `out_path` by then.
+    """The rollouts of all `questions`, each scored by the profile, and also a row of `out_path` by then.
 
     Questions that the file already holds are not asked again, except where the search had failed. `on_done`
     hears of each rollout, those in the file first. At most `concurrency` episodes are in flight. Raises
@@ -65,14 +75,14 @@ async def evaluate(
     async def work() -> None:
         for question in waiting:
             rollout, metadata = await _rollout(
-                question, engine=engine, searcher=searcher, codec=codec, protocol=protocol, limits=limits
+                question, profile, engine=engine, searcher=searcher, codec=codec, protocol=protocol, limits=limits
             )
             _write(out_path, rollout, metadata)
             done[question.key] = rollout
             on_done(rollout)
 
     await _all_or_first_error([asyncio.create_task(work()) for _ in range(concurrency)])
-    return Evaluation(tuple(done[question.key] for question in questions), time.perf_counter() - started)
+    return Evaluation(tuple(done[question.key] for question in questions), time.perf_counter() - started, profile)
 
 
 def read_rollouts(path: Path) -> dict[str, Rollout]:
@@ -81,15 +91,17 @@ def read_rollouts(path: Path) -> dict[str, Rollout]:
     return {rollout.trajectory.question.key: rollout for rollout in rollouts}
 
 
-async def _rollout(question: Question, *, limits: Limits, **parts: Any) -> tuple[Rollout, dict[str, str]]:
+async def _rollout(
+    question: Question, profile: Profile, *, limits: Limits, **parts: Any
+) -> tuple[Rollout, dict[str, str]]:
     """The scored episode, and why it failed where the episode itself cannot say."""
     try:
         trajectory = await run_episode(question, limits=limits, request_id=question.key, **parts)
     except DataError as error:
         prompt = Segment(Origin.PROMPT, ())
         trajectory = Trajectory(question, prompt, turns=(), stop_reason=StopReason.MAX_TOKENS)
-        return Rollout(trajectory, score(trajectory, PARTS), group_id=question.key), {"error": str(error)}
-    return Rollout(trajectory, score(trajectory, PARTS), group_id=question.key), {}
+        return Rollout(trajectory, reward_by(profile, trajectory), group_id=question.key), {"error": str(error)}
+    return Rollout(trajectory, reward_by(profile, trajectory), group_id=question.key), {}
 
 
 def _write(path: Path, rollout: Rollout, metadata: dict[str, str]) -> None:

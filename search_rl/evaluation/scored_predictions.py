@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from search_rl.datasets.predictions import Prediction, PredictionFile
-from search_rl.evaluation.report import new_table
+from search_rl.evaluation.report import metric_name, new_table
 from search_rl.evaluation.statistics import Interval, mean_interval
 from search_rl.profiles import METRICS, Metric, Profile, Scores
 
@@ -53,11 +53,6 @@ def score_predictions(file: PredictionFile, profile: Profile) -> ScoredPredictio
     scores = tuple(profile.scores(row.text, row.golden_answers) for row in file.predictions)
     means = {metric: mean_interval([getattr(row, metric) for row in scores]) for metric in METRICS}
     return ScoredPredictions(profile, file.predictions, scores, means, num_bad=len(file.bad_rows))
-
-
-def metric_name(metric: Metric) -> str:
-    """The metric in words."""
-    return metric.replace("_", " ") if metric != "f1" else "F1"
 
 
 def scored_to_json(scored: ScoredPredictions) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from search_rl import rewards
 from search_rl.types import Rollout
 
 _PLAIN_STEP_PERCENT = 10
@@ -27,7 +26,7 @@ def wide_console() -> Console:
 
 @contextmanager
 def evaluation_progress(num_questions: int, console: Console) -> Iterator[Callable[[Rollout], None]]:
-    """What to call with each finished rollout."""
+    """What to call with each finished rollout, whose reward is exact match."""
     tally = _Tally(num_questions)
     if not console.is_terminal:
         yield lambda rollout: _print_tenth(tally, rollout, console)
@@ -51,7 +50,7 @@ class _Tally:
 
     def add(self, rollout: Rollout) -> None:
         self.num_done += 1
-        self.num_right += rewards.exact_match(rollout.trajectory)
+        self.num_right += rollout.reward.total
 
     @property
     def exact_match(self) -> float:

@@ -79,6 +79,42 @@ def test_resume_goes_on_and_refuses_to_mix(run_eval: Eval, tmp_path: Path) -> No
     assert len((tmp_path / "out" / "episodes.jsonl").read_text().splitlines()) == 3
 
 
+def test_a_profile_scores_the_evaluation(run_eval: Eval, questions: Path, tmp_path: Path) -> None:
+    """A profile that is named and does not score, or that scores the summary and not the progress or the episodes."""
+    row = {"id": "1", "question": "capital of France?", "golden_answers": ["Pa-ris"]}
+    questions.write_text(json.dumps(row) + "\n")
+    out = tmp_path / "out"
+    result = run_eval(profile="triviaqa")
+    assert result.exit_code == 0, result.output
+    assert "exact match 0.000 [0.000, 0.793], 1 questions, profile triviaqa" in result.output
+    assert "evaluated 1 of 1 (100 %), exact match 0.000" in result.output
+    assert json.loads((out / "settings.json").read_text())["profile"] == "triviaqa"
+    assert json.loads((out / "summary.json").read_text())["profile"] == "triviaqa"
+    evaluation = load_evaluation(out)
+    assert evaluation.profile.name == "triviaqa"
+    assert [rollout.reward.total for rollout in evaluation.rollouts] == [0.0]
+    by_default = run_eval(out=str(tmp_path / "default"))
+    assert "exact match 1.000 [0.207, 1.000], 1 questions, profile search_r1" in by_default.output
+    assert json.loads((tmp_path / "default" / "settings.json").read_text())["profile"] == "search_r1"
+    mixed = run_eval("--resume")
+    assert mixed.exit_code == 2
+    assert "its profile is 'triviaqa', now it is 'search_r1'" in mixed.output
+
+
+def test_an_evaluation_from_before_profiles_goes_on(run_eval: Eval, tmp_path: Path) -> None:
+    """Results on disk that no longer resume or load because their files name no profile."""
+    assert run_eval().exit_code == 0
+    for name in ("settings.json", "summary.json"):
+        path = tmp_path / "out" / name
+        stored = json.loads(path.read_text())
+        del stored["profile"]
+        path.write_text(json.dumps(stored))
+    assert load_evaluation(tmp_path / "out").profile.name == "search_r1"
+    other = run_eval("--resume", profile="squad")
+    assert "its profile is 'search_r1', now it is 'squad'" in other.output
+    assert run_eval("--resume").exit_code == 0
+
+
 BAD_OPTIONS = {
     "no model": ({"model": None}, "no model: give --model"),
     "no questions": ({"questions": None}, "no questions: give --questions"),
@@ -89,6 +125,7 @@ BAD_OPTIONS = {
     "no tokenizer": ({"model": "/nowhere"}, "/nowhere"),
     "no checkpoint": ({"model": "/nowhere", "endpoint": None}, "/nowhere is not a folder"),
     "unknown prompt": ({"prompt": "shrot"}, "did you mean 'short'?"),
+    "unknown profile": ({"profile": "squda"}, "did you mean 'squad'?"),
     "no file to override": ({"set": "agent.prompt=short"}, "needs --config"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -21,6 +22,7 @@ from search_rl.evaluation.report import (
     summary_to_json,
 )
 from search_rl.evaluation.runner import Evaluation
+from search_rl.profiles import PROFILES
 from search_rl.types import Question
 from tests.search_rl.conftest import ByteCodec, FixedSearcher
 from tests.search_rl.evaluation.conftest import ANSWER, SEARCH, ReplyingEngine, Run, ask
@@ -103,7 +105,8 @@ def test_json_round_trips_and_says_first_whether_it_is_valid(before: Stage) -> N
     """A result that needs reading to the end to know whether it may be quoted, or values JSON cannot hold."""
     document = summary_to_json(summarise(before.evaluation))
     assert list(document)[:2] == ["is_valid", "headline"]
-    assert document["headline"] == "exact match 0.500 [0.150, 0.850], 4 questions"
+    assert document["headline"] == "exact match 0.500 [0.150, 0.850], 4 questions, profile search_r1"
+    assert document["profile"] == "search_r1"
     stored = json.loads(json.dumps(document))
     assert stored["kinds"]["two_hop"]["exact_match"] == {
         "mean": 0.5,
@@ -146,6 +149,31 @@ def test_compare_pairs_by_question(before: Stage, after: Stage) -> None:
     assert compare(before.evaluation.rollouts[:1], after.evaluation.rollouts)["all"].difference.n == 1
 
 
+def test_the_profile_scores_figures_and_pairs(run: Run, codec: ByteCodec, tmp_path: Path) -> None:
+    """A profile that names the report and does not score it, or a comparison that another one scores."""
+    questions = (ask("q0", "Pa-ris"), ask("q1", "red"))
+
+    def answered(name: str, *answers: str) -> Stage:
+        replies = {q.key: [ANSWER.format(answer)] for q, answer in zip(questions, answers, strict=True)}
+        found = run(questions, ReplyingEngine(codec, replies), out_path=tmp_path / name)
+        return Stage(name, dataclasses.replace(found, profile=PROFILES["triviaqa"]))
+
+    first, second = answered("first", "x", "red"), answered("second", "Paris", "red or blue")
+    summary = summarise(second.evaluation)
+    assert summary.headline.startswith("exact match 0.000 ")
+    assert summary.headline.endswith(", profile triviaqa")
+    assert summary.kinds["all"].cover_exact_match.mean == summary.kinds["all"].token_cover_exact_match.mean == 0.5
+    assert lines(paired_table(first, second))[2].startswith("all 2 0 1 ")
+    by_default = compare(first.evaluation.rollouts, second.evaluation.rollouts)["all"]
+    assert (by_default.wins, by_default.losses) == (1, 1)
+
+
+def test_popqas_headline_is_its_accuracy(before: Stage) -> None:
+    """An exact match on raw text, which nobody reports, quoted as PopQA's accuracy."""
+    by_popqa = dataclasses.replace(before.evaluation, profile=PROFILES["popqa_acc"])
+    assert summarise(by_popqa).headline == "cover exact match 0.500 [0.150, 0.850], 4 questions, profile popqa_acc"
+
+
 def test_compare_needs_common_questions(before: Stage) -> None:
     """A p-value of nothing."""
     with pytest.raises(ValueError, match="at least one"):
@@ -155,9 +183,9 @@ def test_compare_needs_common_questions(before: Stage) -> None:
 def test_summary_table(before: Stage) -> None:
     """A column under the wrong heading."""
     heading, _, every, *_ = lines(summary_table(summarise(before.evaluation)))
-    assert heading == "questions n exact match 95 % F1 format searches tokens stopped by"
+    assert heading == "questions n exact match 95 % F1 cover format searches tokens stopped by"
     tokens = summarise(before.evaluation).kinds["all"].sequence_tokens
-    assert every == f"all 4 0.500 0.150 to 0.850 0.667 50.0% 0.00 {tokens:.0f} answered 3, malformed 1"
+    assert every == f"all 4 0.500 0.150 to 0.850 0.667 0.500 50.0% 0.00 {tokens:.0f} answered 3, malformed 1"
 
 
 def test_stages_table(before: Stage, after: Stage) -> None:

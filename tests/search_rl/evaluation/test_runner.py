@@ -10,7 +10,7 @@ import pytest
 
 from search_rl.errors import EngineError, SearchRLError
 from search_rl.evaluation.runner import is_failed, read_rollouts
-from search_rl.rewards import exact_match
+from search_rl.rewards import exact_match, score
 from search_rl.types import Question, Rollout, StopReason
 from tests.search_rl.conftest import ByteCodec, FixedSearcher
 from tests.search_rl.evaluation.conftest import ANSWER, SEARCH, ReplyingEngine, Run, ask
@@ -34,6 +34,14 @@ def test_all_questions_are_counted_in_their_order(codec: ByteCodec, run: Run, tm
     assert sorted(heard) == [question.id for question in QUESTIONS]
     assert heard != sorted(heard), "the engine answers later questions sooner"
     assert read_rollouts(tmp_path / "episodes.jsonl").keys() == DIRECT.keys()
+
+
+def test_the_default_reward_is_that_of_training(codec: ByteCodec, run: Run) -> None:
+    """An evaluation whose rows score otherwise than the reward that the policy was trained on."""
+    question = ask("q", "dark blue")
+    (rollout,) = run([question], ReplyingEngine(codec, {question.key: [ANSWER.format("The blue.")]})).rollouts
+    assert rollout.reward == score(rollout.trajectory, {"exact_match": 1.0, "f1": 0.0, "format": 0.0})
+    assert rollout.reward.parts == {"exact_match": 0.0, "f1": pytest.approx(2 / 3), "format": 1.0}
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 20])
