@@ -30,6 +30,10 @@ class EngineError(SearchRLError):
     """The sampling engine failed, is silent, or disagrees with the trainer."""
 
 
+class RewardError(SearchRLError):
+    """A user's reward function that raised or gave no finite number."""
+
+
 class TrainingError(SearchRLError):
     """A training run that had to stop; what it wrote so far stays."""
 

@@ -16,12 +16,12 @@ from search_rl.agent.protocols import protocol_named
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
 from search_rl.engines.base import Generation
-from search_rl.errors import EngineError
+from search_rl.errors import EngineError, RewardError
 from search_rl.records import rollout_to_row
 from search_rl.rewards import score
 from search_rl.search import SearchClient
 from search_rl.training import monitor
-from search_rl.types import Rollout, Trajectory
+from search_rl.types import Reward, Rollout, Trajectory
 
 SETTINGS_KEY = "search_rl"
 """Where `rollout.custom` carries this project's settings to every worker."""
@@ -99,8 +99,17 @@ class SearchAgentLoop(AgentLoopBase):
             protocol=protocol_named(settings["prompt"]),
             limits=Limits(**settings["limits"]),
         )
-        rollout = Rollout(trajectory, score(trajectory, settings["reward"]), group_id=row["uid"])
+        rollout = Rollout(trajectory, _reward(trajectory, orjson.loads(settings["reward"])), group_id=row["uid"])
         return agent_loop_output(rollout, engine.weight_versions, num_preempted=engine.num_preempted)
+
+
+def _reward(trajectory: Trajectory, weights: Mapping[str, float]) -> Reward:
+    """The episode's reward; a reward function of the user's that fails stops the run."""
+    try:
+        return score(trajectory, weights)
+    except RewardError as error:
+        monitor.fail(str(error))
+        raise
 
 
 def agent_loop_output(

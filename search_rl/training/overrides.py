@@ -176,7 +176,7 @@ def _settings(config: Config) -> list[str]:
             "max_attempts": config.retriever.max_attempts,
             "token_file": str(config.retriever.token_file.resolve()) if config.retriever.token_file else "",
         },
-        "reward": config.reward,
+        "reward": json.dumps(config.reward),
         "max_void_share": config.trainer.max_void_share,
         "min_agreement_pearson": config.trainer.min_agreement_pearson,
         "max_agreement_gap": config.trainer.max_agreement_gap,

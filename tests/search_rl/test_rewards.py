@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
-from search_rl.errors import ConfigError
+from search_rl.errors import ConfigError, RewardError
 from search_rl.rewards import DEFAULT_WEIGHTS, score
 from search_rl.types import (
     Action,
@@ -14,8 +15,11 @@ from search_rl.types import (
     Malformed,
     Observation,
     Origin,
+    Passage,
     Question,
+    ScoredPassage,
     Search,
+    SearchResult,
     Segment,
     StopReason,
     Trajectory,
@@ -90,3 +94,84 @@ def test_weights_that_cannot_work_are_refused(weights: dict[str, float], message
     """A mistyped part that is silently worth nothing."""
     with pytest.raises(ConfigError, match=message):
         score(trajectory(Answer("Paris")), weights)
+
+
+def read(query: str, *passage_ids: str) -> Turn:
+    """A search that brought these passages."""
+    hits = tuple(ScoredPassage(Passage(name, name, "text"), 0.5) for name in passage_ids)
+    return Turn(
+        policy=Segment(Origin.POLICY, (1,), (-0.1,)),
+        text="",
+        action=Search(query),
+        observation=Observation("", SearchResult(query, hits)),
+        environment=Segment(Origin.ENVIRONMENT, (2,)),
+    )
+
+
+def reading(*turns: Turn, action: Action, stop_reason: StopReason = StopReason.ANSWERED) -> Trajectory:
+    """An episode on a question with two evidence passages."""
+    question = Question("q", "capital of France?", ("Paris",), "demo", evidence_ids=("france", "paris"))
+    last = Turn(policy=Segment(Origin.POLICY, (1,), (-0.1,)), text="", action=action)
+    return Trajectory(question, Segment(Origin.PROMPT, (0,)), (*turns, last), stop_reason)
+
+
+@pytest.mark.parametrize(
+    ("part", "episode", "value"),
+    [
+        ("cover_exact_match", reading(action=Answer("It is Paris.")), 1.0),
+        ("cover_exact_match", reading(action=Answer("Lyon")), 0.0),
+        ("evidence_hit", reading(read("a", "france", "spain"), action=Answer("x")), 0.5),
+        ("evidence_hit", reading(read("a", "paris"), read("b", "france"), action=Answer("x")), 1.0),
+        ("evidence_hit", trajectory(Answer("Paris")), 0.0),
+        ("no_answer", reading(action=Search("more"), stop_reason=StopReason.MAX_TURNS), 1.0),
+        ("no_answer", reading(action=Answer("x")), 0.0),
+        ("no_search", reading(action=Answer("x")), 1.0),
+        ("no_search", reading(read("a"), action=Answer("x")), 0.0),
+        ("repeated_query", reading(read("a"), read("b"), read("a"), action=Answer("x")), pytest.approx(1 / 3)),
+        ("repeated_query", reading(read("a"), action=Answer("x")), 0.0),
+        ("repeated_query", reading(action=Answer("x")), 0.0),
+        ("over_long", reading(action=Malformed("open"), stop_reason=StopReason.MAX_TOKENS), 1.0),
+        ("over_long", reading(action=Answer("x")), 0.0),
+    ],
+)
+def test_the_value_of_a_part(part: str, episode: Trajectory, value: float) -> None:
+    """A part that measures something else than its name says; a penalty with the wrong sign."""
+    assert score(episode, {part: 1.0}).total == value
+    assert score(episode, {part: -0.5}).total == pytest.approx(-0.5 * score(episode, {part: 1.0}).total)
+
+
+@pytest.fixture
+def own_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A user's module on the path."""
+    (tmp_path / "own_rewards.py").write_text(
+        "constant = 3\n"
+        "def short(trajectory):\n    return 1.0 / len(trajectory.turns)\n"
+        "def broken(trajectory):\n    raise KeyError('x')\n"
+        "def nothing(trajectory):\n    return float('nan')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_rewards"
+
+
+def test_a_function_of_the_users_is_a_part(own_rewards: str) -> None:
+    """A reward that only the built-in names can use."""
+    reward = score(trajectory(Search("q"), Answer("Paris")), {f"{own_rewards}:short": 0.5, "exact_match": 1.0})
+    assert reward.parts == {f"{own_rewards}:short": 0.5, "exact_match": 1.0}
+    assert reward.total == 1.25
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("no_such_module:f", ConfigError, "'no_such_module:f' cannot be imported"),
+        ("own_rewards:f", ConfigError, "'own_rewards:f' cannot be imported"),
+        ("own_rewards:constant", ConfigError, "'own_rewards:constant' is no function"),
+        ("own_rewards:broken", RewardError, "'own_rewards:broken' failed on question 'q': KeyError"),
+        ("own_rewards:nothing", RewardError, "'own_rewards:nothing' gave nan on question 'q'"),
+    ],
+)
+@pytest.mark.usefixtures("own_rewards")
+def test_a_fault_of_a_users_function_is_named(name: str, kind: type[Exception], message: str) -> None:
+    """A NaN that reaches the group's mean, and a traceback in place of the question that caused it."""
+    with pytest.raises(kind, match=message):
+        score(trajectory(Answer("Paris")), {name: 1.0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,5 +40,8 @@ def test_verl_accepts_every_override(name: str) -> None:
     """Would catch a key that this verl does not know, or one it needs."""
     from search_rl.training.launch import compose
 
-    tree = compose(load_config(Path(f"configs/{name}.yaml")), resume=False)
-    assert tree.actor_rollout_ref.rollout.custom.search_rl.limits.top_k == 3
+    config = load_config(Path(f"configs/{name}.yaml"))
+    config = config.model_copy(update={"reward": {"exact_match": 1.0, "my.rewards:short": -0.5}})
+    settings = compose(config, resume=False).actor_rollout_ref.rollout.custom.search_rl
+    assert settings.limits.top_k == 3
+    assert json.loads(settings.reward) == config.reward
