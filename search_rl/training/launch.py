@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import io
 import os
 import re
@@ -19,11 +18,11 @@ import psutil
 
 from search_rl.config import Config
 from search_rl.errors import ConfigError, SearchRLError, TrainingError
+from search_rl.training.allocator import allocator_environment
 from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
 
 POLL_SECONDS = 1.0
-ALLOCATOR_SETTINGS = "dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always"
 ERROR_LINE = re.compile(r"\b(?!\w*Warning)\w*[a-z]\w*(?:Error|Exception): .+")
 ECHOES = ("EngineDeadError", "ChildFailedError", "ModuleNotFoundError")
 REPORTED_VERSIONS = (
@@ -68,20 +67,8 @@ def environment(config: Config) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": str(config.hardware.kv_cache_gib),
         "OMP_NUM_THREADS": str(psutil.cpu_count(logical=False) or 1),
         "RAY_worker_niceness": "0",
-        **_allocator(),
+        **allocator_environment(),
     }
-
-
-def _allocator() -> dict[str, str]:
-    """Ray's own jemalloc, told to keep its memory, for tensors on a CPU.
-
-    glibc hands every large tensor back to the kernel and faults in fresh pages for the next one.
-    """
-    ray = importlib.util.find_spec("ray")
-    library = Path(ray.origin).parent / "core" / "libjemalloc.so" if ray and ray.origin else None
-    if library is None or not library.exists():
-        return {}
-    return {"LD_PRELOAD": str(library), "MALLOC_CONF": ALLOCATOR_SETTINGS}
 
 
 def _check_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
