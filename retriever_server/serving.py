@@ -16,8 +16,9 @@ from fastapi import FastAPI
 from retriever_server.app import DEFAULT_TOP_K, attach_retriever, create_app
 from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import ServingError
-from retriever_server.index import open_index
-from retriever_server.retrievers import Retriever, attach_encoder
+from retriever_server.opening import prepare_retriever
+from retriever_server.retrievers import Retriever
+from retriever_server.schema import RetrieverName
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
 # Pooled clients sit idle between two turns of a rollout; a drain must end before their retries do.
@@ -29,6 +30,7 @@ _BACKLOG = 2048
 def serve(
     folder: Path,
     *,
+    retriever: RetrieverName = "dense",
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     top_k: int = DEFAULT_TOP_K,
@@ -40,12 +42,9 @@ def serve(
     Raises ServingError, IndexFolderError or EncoderError, in that order of checking, when it cannot start.
     """
     with _listen(host, port) as listener:
-        index, manifest = open_index(folder)
+        load, manifest = prepare_retriever(folder, retriever, load_encoder=load_encoder)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        report(f"{address} answers 503 while {manifest.encoder.name} loads")
-
-        def load() -> Retriever:
-            return attach_encoder(index, manifest, load_encoder(manifest.encoder.name))
+        report(f"{address} answers 503 while the {retriever} retriever loads")
 
         def on_ready() -> None:
             report(f"ready: {address}/retrieve ({manifest.num_passages:,} passages of {folder})")
