@@ -7,9 +7,14 @@ from typing import Annotated
 
 import typer
 
+from retriever_server.schema import RetrieverName
+
 
 def serve(
     index: Annotated[Path, typer.Option(help="Index folder.")],
+    retriever: Annotated[
+        RetrieverName, typer.Option(help="How to search; `random` and `empty` are controls for ablations.")
+    ] = "dense",
     host: Annotated[str, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     top_k: Annotated[int, typer.Option(min=1, help="Passages for requests that name no topk.")] = 3,
@@ -17,4 +22,4 @@ def serve(
     """Answer POST /retrieve over an index folder until stopped."""
     from retriever_server.serving import serve as serve_index
 
-    serve_index(index, host=host, port=port, top_k=top_k, report=typer.echo)
+    serve_index(index, retriever=retriever, host=host, port=port, top_k=top_k, report=typer.echo)
