@@ -1,7 +1,6 @@
 """A retrieval service that speaks Search-R1's `/retrieve` contract. Knows nothing of search_rl.
 
-corpus (rows -> passages), store (passages by row), encoders (texts -> vectors), manifest, index and bm25 (an
-index folder, built once, never changed), retrievers and fusion (queries -> passages), opening (a folder and a name ->
-a retriever), batching (many requests -> few
-searches), app (HTTP), serving (socket, process).
+corpus (rows -> passages), store (passages by row), encoders (texts -> vectors), index, bm25 and manifest (an index
+folder, built once, never changed), retrievers and fusion (queries -> passages), opening (a folder and a name -> a
+retriever), batching (many requests -> few searches), app (HTTP), serving (socket, process).
 """
