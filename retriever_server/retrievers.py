@@ -16,8 +16,9 @@ from retriever_server.store import PassageStore
 if TYPE_CHECKING:
     from retriever_server.bm25 import BM25Index
 
-# Cormack et al. fused runs of 1,000; it is also the most that a request may ask for.
-FUSION_DEPTH = 1000
+# Four times the 50 hits that an answer rarely exceeds. Cormack et al. fused runs of 1,000, which here costs a query
+# several milliseconds more.
+FUSION_DEPTH = 200
 
 
 class Retriever(Protocol):
@@ -72,10 +73,10 @@ class BM25Retriever(RowRetriever):
 
 
 class HybridRetriever(RowRetriever):
-    """Reciprocal rank fusion of others over one store.
+    """Reciprocal rank fusion of the best 200 that each of some retrievers over one store finds, never more.
 
-    Each gives its best 1,000 whatever `top_k` is: with fewer for a smaller `top_k`, an answer would depend on
-    which other requests shared its search.
+    The depth is the same for each `top_k`: with a smaller one for a smaller `top_k`, an answer would depend on which
+    other requests shared its search.
     """
 
     def __init__(self, retrievers: Sequence[RowRetriever], store: PassageStore) -> None:

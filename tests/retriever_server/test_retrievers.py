@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from fastapi import FastAPI
@@ -88,6 +89,20 @@ def test_hybrid_fuses_what_its_two_halves_find(retrievers: dict[RetrieverName, R
         (hits,) = retrievers["hybrid"].search([query], top_k=6)
         found = [(PLANETS.index(hit.passage), hit.score) for hit in hits]
         assert found == reciprocal_rank_fusion(rows)
+
+
+def test_hybrid_does_not_depend_on_the_largest_k(tmp_path: Path) -> None:
+    """Would catch a depth that grows with k: a query's first hits then change with the requests beside it."""
+    draw = Random(0)
+    vocabulary = ["moon", "planet", "red", "water", "storm", "ring", "ice", "dust"]
+    passages = [Passage(str(n), "", " ".join(draw.choices(vocabulary, k=draw.randint(3, 20)))) for n in range(500)]
+    build_index(write_corpus(tmp_path / "c.jsonl", passages), tmp_path / "index", BagOfWordsEncoder(), with_bm25=True)
+    hybrid, _ = open_retriever(tmp_path / "index", "hybrid", load_encoder=lambda _: BagOfWordsEncoder())
+    for query in (" ".join(draw.choices(vocabulary, k=3)) for _ in range(20)):
+        longest = ids(hybrid, query, top_k=1000)
+        assert 200 <= len(longest) <= 400
+        for top_k in (1, 10, 60, 200):
+            assert ids(hybrid, query, top_k=top_k) == longest[:top_k]
 
 
 def test_hybrid_finds_by_word_what_its_encoder_cannot_tell_apart(tmp_path: Path) -> None:
