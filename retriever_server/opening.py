@@ -9,6 +9,7 @@ from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import EncoderError, IndexFolderError
 from retriever_server.index import open_dense, open_passages
 from retriever_server.manifest import Canary, Manifest, differences
+from retriever_server.rerank import CrossEncoderReranker, RerankingRetriever
 from retriever_server.retrievers import (
     BM25Retriever,
     DenseRetriever,
@@ -24,34 +25,52 @@ LoadEncoder = Callable[[str], Encoder]
 
 
 def open_retriever(
-    folder: Path, name: RetrieverName = "dense", *, load_encoder: LoadEncoder = SentenceEncoder
+    folder: Path,
+    name: RetrieverName = "dense",
+    *,
+    rerank: str | None = None,
+    load_encoder: LoadEncoder = SentenceEncoder,
 ) -> tuple[Retriever, Manifest]:
     """A retriever over an index folder and its manifest; see prepare_retriever for what is raised."""
-    load, manifest = prepare_retriever(folder, name, load_encoder=load_encoder)
+    load, manifest = prepare_retriever(folder, name, rerank=rerank, load_encoder=load_encoder)
     return load(), manifest
 
 
 def prepare_retriever(
-    folder: Path, name: RetrieverName = "dense", *, load_encoder: LoadEncoder = SentenceEncoder
+    folder: Path,
+    name: RetrieverName = "dense",
+    *,
+    rerank: str | None = None,
+    load_encoder: LoadEncoder = SentenceEncoder,
 ) -> tuple[Callable[[], Retriever], Manifest]:
     """What loads the retriever, in seconds, and the manifest, after all was checked that can be at once.
 
-    Both raise IndexFolderError; loading also EncoderError, when the encoder is not the one of the index.
+    `rerank` names a CrossEncoder. Both raise IndexFolderError; loading also EncoderError, when a model cannot be
+    loaded or is not the one of the index.
     """
     store, manifest = open_passages(folder)
+    load = _prepare(folder, name, manifest, store, load_encoder)
+    if rerank is None:
+        return load, manifest
+    return lambda: RerankingRetriever(load(), CrossEncoderReranker(rerank)), manifest
+
+
+def _prepare(
+    folder: Path, name: RetrieverName, manifest: Manifest, store: PassageStore, load_encoder: LoadEncoder
+) -> Callable[[], Retriever]:
     match name:
         case "empty":
-            return EmptyRetriever, manifest
+            return EmptyRetriever
         case "random":
-            return lambda: RandomRetriever(store), manifest
+            return lambda: RandomRetriever(store)
         case "dense":
-            return _prepare_dense(folder, manifest, store, load_encoder), manifest
+            return _prepare_dense(folder, manifest, store, load_encoder)
         case "bm25":
-            return _prepare_bm25(folder, manifest, store), manifest
+            return _prepare_bm25(folder, manifest, store)
         case "hybrid":
             bm25 = _prepare_bm25(folder, manifest, store)
             dense = _prepare_dense(folder, manifest, store, load_encoder)
-            return lambda: HybridRetriever([bm25(), dense()], store), manifest
+            return lambda: HybridRetriever([bm25(), dense()], store)
 
 
 def check_index(folder: Path) -> Manifest:

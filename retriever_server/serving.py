@@ -31,6 +31,7 @@ def serve(
     folder: Path,
     *,
     retriever: RetrieverName = "dense",
+    rerank: str | None = None,
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     top_k: int = DEFAULT_TOP_K,
@@ -42,7 +43,7 @@ def serve(
     Raises ServingError, IndexFolderError or EncoderError, in that order of checking, when it cannot start.
     """
     with _listen(host, port) as listener:
-        load, manifest = prepare_retriever(folder, retriever, load_encoder=load_encoder)
+        load, manifest = prepare_retriever(folder, retriever, rerank=rerank, load_encoder=load_encoder)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         report(f"{address} answers 503 while the {retriever} retriever loads")
 

@@ -15,6 +15,9 @@ def serve(
     retriever: Annotated[
         RetrieverName, typer.Option(help="How to search; `random` and `empty` are controls for ablations.")
     ] = "dense",
+    rerank: Annotated[
+        str | None, typer.Option(help="CrossEncoder (hub id or folder) that orders the best 20 anew.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     top_k: Annotated[int, typer.Option(min=1, help="Passages for requests that name no topk.")] = 3,
@@ -22,4 +25,4 @@ def serve(
     """Answer POST /retrieve over an index folder until stopped."""
     from retriever_server.serving import serve as serve_index
 
-    serve_index(index, retriever=retriever, host=host, port=port, top_k=top_k, report=typer.echo)
+    serve_index(index, retriever=retriever, rerank=rerank, host=host, port=port, top_k=top_k, report=typer.echo)
