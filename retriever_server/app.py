@@ -1,113 +1,137 @@
-"""`POST /retrieve` as Search-R1's clients know it (2503.09516), and `GET /health`.
-
-Overload and not-ready are 503 with Retry-After, which clients retry; never 429, which they do not.
-4xx is for what can never succeed. All bodies are JSON.
-"""
+"""`POST /retrieve` as Search-R1's clients know it, and what a supervisor of the service asks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Annotated, Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
 
-import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, model_validator
+from starlette.routing import Route
 
-from retriever_server.batching import Answers, MicroBatcher
-from retriever_server.errors import OverloadedError
+from retriever_server.access import BearerToken, is_local
+from retriever_server.cache import DEFAULT_CACHE_ENTRIES
+from retriever_server.contract import RetrieveRequest, result, searchable
+from retriever_server.limits import BodyLimit, Limits
+from retriever_server.manifest import Manifest
+from retriever_server.metrics import Metrics
+from retriever_server.request_log import Log, RequestLog
+from retriever_server.responses import ClientGoneError, answer_failures, json_response
 from retriever_server.retrievers import Retriever
-from retriever_server.schema import ScoredPassage
+from retriever_server.service import Opened, Service
 
 DEFAULT_TOP_K = 3
-MAX_TOP_K = 1000
-MAX_QUERIES = 8192
-MAX_QUERY_CHARACTERS = 8192
 
 T = TypeVar("T")
 
 
-class RetrieveRequest(BaseModel):
-    """Either dialect: `queries` (Search-R1, verl, slime) or `query` (SkyRL-gym); others are ignored."""
+def create_app(
+    retriever: Retriever | None,
+    *,
+    top_k: int = DEFAULT_TOP_K,
+    limits: Limits | None = None,
+    cache_entries: int = DEFAULT_CACHE_ENTRIES,
+    token: str | None = None,
+    log: Log | None = None,
+    open_again: Callable[[], Opened] | None = None,
+) -> FastAPI:
+    """The service; without a retriever it answers 503 until one is attached or loaded.
 
-    queries: Annotated[list[str], Field(max_length=MAX_QUERIES)] | None = None
-    query: str | None = None
-    topk: Annotated[int, Field(ge=0)] | None = None
-    return_scores: bool = False
-
-    @model_validator(mode="after")
-    def _has_one_dialect(self) -> Self:
-        if (self.queries is None) == (self.query is None):
-            raise ValueError("give exactly one of `queries` (a list) and `query` (a string)")
-        return self
-
-    @property
-    def texts(self) -> list[str]:
-        """The queries, cut to 8,192 characters each; half a surrogate pair, which is no text, becomes `?`."""
-        queries = self.queries if self.queries is not None else [self.query or ""]
-        return [query[:MAX_QUERY_CHARACTERS].encode(errors="replace").decode() for query in queries]
-
-
-class ClientGoneError(Exception):
-    """The client hung up before its answer was there."""
-
-
-def create_app(retriever: Retriever | None, *, top_k: int = DEFAULT_TOP_K) -> FastAPI:
-    """The service; without a retriever it answers 503 until `attach_retriever`.
-
-    `top_k` is for requests that name none.
+    `top_k` is for requests that name none. `cache_entries` answers are kept; 0 turns that off. Clients must send
+    the `token`, if there is one. `log` gets an entry a request. `POST /admin/reload` is there if `open_again` is.
     """
+    limits = limits or Limits()
     app = FastAPI(title="retriever_server", summary="Search-R1's retrieval contract", docs_url=None, redoc_url=None)
-    app.state.batcher = None
+    app.state.service = service = Service(cache_entries=cache_entries, open_again=open_again)
     if retriever is not None:
-        attach_retriever(app, retriever)
-
-    @app.post("/retrieve")
-    async def retrieve(body: RetrieveRequest, request: Request) -> Response:
-        # Search-R1 itself reads a topk of 0 as "not given".
-        search = _batcher(app).search(body.texts, top_k=min(body.topk or top_k, MAX_TOP_K))
-        return _json({"result": _result(await _unless_gone(request, search), with_scores=body.return_scores)})
-
-    @app.get("/health")
-    async def health() -> Response:
-        return _json({"status": "ok", "pending_queries": _batcher(app).num_pending})
-
-    app.add_exception_handler(RequestValidationError, _on_schema_fault)
-    app.add_exception_handler(OverloadedError, _on_overload)
-    app.add_exception_handler(ClientGoneError, _on_client_gone)
-    app.add_exception_handler(Exception, _on_failure)
+        service.attach(retriever)
+    _add_retrieval(app, service, top_k, limits)
+    _add_supervision(app, service, limits)
+    answer_failures(app)
+    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimit, max_bytes=limits.max_body_bytes)
+    if token is not None:
+        app.add_middleware(BearerToken, token=token)
+    app.add_middleware(RequestLog, metrics=service.metrics, paths=paths, log=log)
     return app
 
 
-def attach_retriever(app: FastAPI, retriever: Retriever) -> None:
-    """From now on the app answers with this retriever."""
-    app.state.batcher = MicroBatcher(retriever)
+def service_of(app: FastAPI) -> Service:
+    """What stands behind an app that `create_app` made."""
+    service: Service = app.state.service
+    return service
 
 
-def _batcher(app: FastAPI) -> MicroBatcher:
-    batcher: MicroBatcher | None = app.state.batcher
-    if batcher is None:
-        raise OverloadedError("the index and its encoder are still loading", retry_after_seconds=2)
-    return batcher
+def attach_retriever(app: FastAPI, retriever: Retriever, manifest: Manifest | None = None) -> None:
+    """From now on the app answers with this retriever; the manifest is for `/info`."""
+    service_of(app).attach(retriever, manifest)
 
 
-def _result(answers: Answers, *, with_scores: bool) -> list[list[dict[str, Any]]]:
-    """Without scores the documents stand bare in the list: slime and others read them so."""
-    if with_scores:
-        return [[{"document": _document(hit), "score": hit.score} for hit in hits] for hits in answers]
-    return [[_document(hit) for hit in hits] for hits in answers]
+def _add_retrieval(app: FastAPI, service: Service, top_k: int, limits: Limits) -> None:
+    @app.post("/retrieve")
+    async def retrieve(body: RetrieveRequest, request: Request) -> Response:
+        if len(body.texts) > limits.max_queries:
+            raise _too_many_queries(limits)
+        queries = [searchable(text, limits.max_query_characters) for text in body.texts]
+        _count(service.metrics, body.texts, limits)
+        request.state.num_queries = len(queries)
+        # Search-R1 itself reads a topk of 0 as "not given".
+        search = service.served.search(queries, top_k=min(body.topk or top_k, limits.max_top_k))
+        return json_response({"result": result(await _unless_gone(request, search), with_scores=body.return_scores)})
 
 
-def _document(hit: ScoredPassage) -> dict[str, str]:
-    passage = hit.passage
-    return {
-        "id": passage.id,
-        "title": passage.title,
-        "text": passage.text,
-        "contents": passage.contents,
-        "url": passage.url,
-    }
+def _add_supervision(app: FastAPI, service: Service, limits: Limits) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        return json_response({"status": "ok", "pending_queries": service.served.num_pending})
+
+    @app.get("/live")
+    async def live() -> Response:
+        """The process answers; whether it can search is `/ready`'s to say."""
+        return json_response({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """A query of its own was answered: send work here."""
+        service.served.check_warm()
+        return json_response({"status": "ok"})
+
+    @app.get("/info")
+    async def info() -> Response:
+        """What is served, and what a client may send."""
+        return json_response({"index": service.served.manifest, "limits": asdict(limits)})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(service.metrics.text(), headers={"Content-Type": Metrics.content_type})
+
+    if not service.can_reload:
+        return
+
+    @app.post("/admin/reload")
+    async def reload(request: Request) -> Response:
+        """Serve the index as it lies on disk now; answers when that is so, or says why not."""
+        if not is_local(request):
+            raise HTTPException(403, "the index is reloaded for programs on the service's own machine alone")
+        # Before anything is served a load is under way already.
+        _ = service.served
+        # A caller that is cut off ends no load: its thread cannot be stopped.
+        fresh = await asyncio.shield(asyncio.create_task(service.reload()))
+        return json_response({"status": "ok", "index": fresh.manifest})
+
+
+def _count(metrics: Metrics, texts: Sequence[str], limits: Limits) -> None:
+    metrics.queries.inc(len(texts))
+    metrics.truncated_queries.inc(sum(len(text) > limits.max_query_characters for text in texts))
+
+
+def _too_many_queries(limits: Limits) -> RequestValidationError:
+    message = f"List should have at most {limits.max_queries} items"
+    return RequestValidationError([{"loc": ("body", "queries"), "msg": message, "type": "too_long"}])
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -126,29 +150,3 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _hang_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _json(content: object, *, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status_code, headers, media_type="application/json")
-
-
-async def _on_schema_fault(request: Request, error: Exception) -> Response:
-    """FastAPI's `detail` without its echo of the input, which JSON cannot always carry (NaN, half a pair)."""
-    assert isinstance(error, RequestValidationError)
-    detail = [{"loc": fault["loc"], "msg": fault["msg"], "type": fault["type"]} for fault in error.errors()]
-    return _json({"detail": detail}, status_code=422)
-
-
-async def _on_overload(request: Request, error: Exception) -> Response:
-    assert isinstance(error, OverloadedError)
-    headers = {"Retry-After": str(error.retry_after_seconds)}
-    return _json({"detail": f"try again: {error}"}, status_code=503, headers=headers)
-
-
-async def _on_client_gone(request: Request, error: Exception) -> Response:
-    return _json({"detail": "the client hung up"}, status_code=503)
-
-
-async def _on_failure(request: Request, error: Exception) -> Response:
-    """Starlette logs the traceback after this answer."""
-    return _json({"detail": f"the search failed: {type(error).__name__}"}, status_code=500)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from retriever_server.contract import Answers
 from retriever_server.errors import OverloadedError
 from retriever_server.retrievers import Retriever
-from retriever_server.schema import ScoredPassage
-
-Answers = list[list[ScoredPassage]]
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +42,8 @@ class MicroBatcher:
     """Runs searches one batch at a time; a batch holds what had arrived when the last one ended.
 
     Requests take turns, `share_queries` each, until `max_batch_queries` are together. Equal queries of
-    a batch are searched once. Use it inside one running event loop at a time.
+    a batch are searched once. Use it inside one running event loop at a time. `on_search(num_queries, seconds)`
+    hears of every search on the search's thread.
     """
 
     def __init__(
@@ -54,12 +54,14 @@ class MicroBatcher:
         max_pending_queries: int = 8192,
         share_queries: int = 32,
         deadline_seconds: float = 25.0,
+        on_search: Callable[[int, float], None] | None = None,
     ) -> None:
         self._retriever = retriever
         self._max_batch_queries = max_batch_queries
         self._max_pending_queries = max_pending_queries
         self._share_queries = share_queries
         self._deadline_seconds = deadline_seconds
+        self._on_search = on_search
         self._waiting: deque[_Request] = deque()
         self._num_pending = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
@@ -128,7 +130,12 @@ class MicroBatcher:
     def _search_batch(self, shares: Sequence[_Share]) -> list[Answers]:
         """On the search thread: the answers of each share, cut to its own top k."""
         queries = list(dict.fromkeys(query for share in shares for query in share.queries))
-        found = self._retriever.search(queries, top_k=max(share.request.top_k for share in shares))
+        start = time.perf_counter()
+        try:
+            found = self._retriever.search(queries, top_k=max(share.request.top_k for share in shares))
+        finally:
+            if self._on_search is not None:
+                self._on_search(len(queries), time.perf_counter() - start)
         answers = dict(zip(queries, found, strict=True))
         return [[answers[query][: share.request.top_k] for query in share.queries] for share in shares]
 

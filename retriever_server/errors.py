@@ -30,6 +30,10 @@ class ServingError(RetrieverServerError):
     """The service cannot listen where it was told to."""
 
 
+class ReloadError(RetrieverServerError):
+    """The index on disk cannot take the place of the served one, and why."""
+
+
 class OverloadedError(RetrieverServerError):
     """The service is full or not ready; the same request may succeed after `retry_after_seconds`."""
 

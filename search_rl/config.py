@@ -53,12 +53,16 @@ class DataSection(Section):
 
 
 class RetrieverSection(Section):
-    """How the agent reaches `/retrieve`. A search that still fails after the retries voids its episode."""
+    """How the agent reaches `/retrieve`. A search that still fails after the retries voids its episode.
+
+    `token_file` holds the bearer token of a service that wants one, on every node.
+    """
 
     url: str = "http://127.0.0.1:8000"
     top_k: PositiveInt = 3
     timeout_seconds: float = Field(default=30.0, gt=0)
     max_attempts: PositiveInt = 6
+    token_file: Path | None = None
 
 
 class AgentSection(Section):

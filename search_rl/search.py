@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -40,7 +41,7 @@ class SearchClient:
     tried up to `max_attempts` times, on transport errors and 5xx (heeding Retry-After), within
     `deadline_seconds` in all. A 4xx is final; if several queries shared the request, each goes once more
     alone, so that a bad one spoils no other. `timeout_seconds` limits one attempt; `backoff_seconds` is the
-    first wait and doubles up to 8 s, with jitter.
+    first wait and doubles up to 8 s, with jitter. `token_file` holds the bearer token that the service wants.
     """
 
     def __init__(
@@ -52,13 +53,15 @@ class SearchClient:
         max_attempts: int = 6,
         deadline_seconds: float = 120.0,
         backoff_seconds: float = 0.5,
+        token_file: Path | None = None,
     ) -> None:
         self.url = _checked_url(url)
+        headers = {} if token_file is None else {"Authorization": f"Bearer {_token(token_file)}"}
         self._max_attempts = max_attempts
         self._deadline_seconds = deadline_seconds
         self._backoff_seconds = backoff_seconds
         self._jitter = random.Random()
-        self._client = httpx.AsyncClient(transport=transport, timeout=timeout_seconds)
+        self._client = httpx.AsyncClient(transport=transport, timeout=timeout_seconds, headers=headers)
         self._batches: dict[int, _Batch] = {}
         self._requests: set[asyncio.Task[dict[str, _Outcome]]] = set()
 
@@ -244,6 +247,16 @@ class _Reply(BaseModel):
 def _unquoted(title: str) -> str:
     is_quoted = len(title) >= 2 and title.startswith('"') and title.endswith('"')
     return title[1:-1] if is_quoted else title
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"retriever.token_file: {path} cannot be read as ASCII text ({error})") from error
+    if not token:
+        raise ConfigError(f"retriever.token_file: {path} is empty")
+    return token
 
 
 def _checked_url(url: str) -> str:

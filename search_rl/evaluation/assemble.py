@@ -159,6 +159,7 @@ async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
             setup.retriever.url,
             timeout_seconds=setup.retriever.timeout_seconds,
             max_attempts=setup.retriever.max_attempts,
+            token_file=setup.retriever.token_file,
         )
         searcher = await stack.enter_async_context(client)
         await searcher.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -27,9 +28,14 @@ SETTINGS_KEY = "search_rl"
 
 
 @cache
-def _client(url: str, timeout_seconds: float, max_attempts: int) -> SearchClient:
+def _client(url: str, timeout_seconds: float, max_attempts: int, token_file: str | None) -> SearchClient:
     """One client, so one connection pool and one queue of queries, for all episodes of a worker process."""
-    return SearchClient(url, timeout_seconds=timeout_seconds, max_attempts=max_attempts)
+    return SearchClient(
+        url,
+        timeout_seconds=timeout_seconds,
+        max_attempts=max_attempts,
+        token_file=Path(token_file) if token_file else None,
+    )
 
 
 class ServerEngine:

@@ -174,6 +174,7 @@ def _settings(config: Config) -> list[str]:
             "url": config.retriever.url,
             "timeout_seconds": config.retriever.timeout_seconds,
             "max_attempts": config.retriever.max_attempts,
+            "token_file": str(config.retriever.token_file.resolve()) if config.retriever.token_file else "",
         },
         "reward": config.reward,
         "max_void_share": config.trainer.max_void_share,

@@ -64,7 +64,10 @@ async def _demonstrations(config: Config) -> list[Rollout]:
     )
     retriever = config.retriever
     async with SearchClient(
-        retriever.url, timeout_seconds=retriever.timeout_seconds, max_attempts=retriever.max_attempts
+        retriever.url,
+        timeout_seconds=retriever.timeout_seconds,
+        max_attempts=retriever.max_attempts,
+        token_file=retriever.token_file,
     ) as client:
         await client.check()
         return await demonstrate(

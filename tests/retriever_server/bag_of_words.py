@@ -50,10 +50,14 @@ class BagOfWordsEncoder:
         return normalised(counts_ND)
 
 
+_loaded: list[str] = []
+
+
 def load_encoder(name: str) -> BagOfWordsEncoder:
-    """The encoder; `--never-loads` and `--slow-search` on the command line do as they say."""
-    if "--never-loads" in sys.argv:
+    """The encoder; `--never-loads`, `--loads-once` and `--slow-search` on the command line do as they say."""
+    if "--never-loads" in sys.argv or ("--loads-once" in sys.argv and _loaded):
         time.sleep(600)
+    _loaded.append(name)
     return SlowEncoder() if "--slow-search" in sys.argv else BagOfWordsEncoder()
 
 
@@ -68,4 +72,10 @@ class SlowEncoder(BagOfWordsEncoder):
 
 if __name__ == "__main__":
     name: RetrieverName = next((word for word in RETRIEVER_NAMES if word in sys.argv), "dense")
-    serve(Path(sys.argv[1]), retriever=name, port=int(sys.argv[2]), load_encoder=load_encoder)
+    serve(
+        Path(sys.argv[1]),
+        retriever=name,
+        port=int(sys.argv[2]),
+        load_encoder=load_encoder,
+        log_requests="--log-json" in sys.argv,
+    )

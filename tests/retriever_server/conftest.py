@@ -60,6 +60,16 @@ def post(app: FastAPI, *bodies: Any) -> list[httpx.Response]:
     return asyncio.run(ask())
 
 
+def get(app: FastAPI, *paths: str) -> list[httpx.Response]:
+    """The answers to GET of each path in turn."""
+
+    async def ask() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            return [await client.get(path) for path in paths]
+
+    return asyncio.run(ask())
+
+
 @pytest.fixture(scope="session")
 def planets_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index folder of six passages; copy it before you change it."""

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from retriever_server.errors import IndexFolderError
+from search_rl.cli import main
 from search_rl.cli.index import app
 from tests.retriever_server.bag_of_words import PLANETS
 from tests.retriever_server.conftest import write_corpus
@@ -53,6 +54,14 @@ def test_an_unknown_retriever_is_refused_with_the_known_ones(tmp_path: Path) -> 
     """Would catch a mistyped name that is served as another."""
     result = CliRunner().invoke(app, ["search", str(tmp_path), "Phobos", "--retriever", "bm52"])
     assert result.exit_code == 2 and "hybrid" in result.stderr
+
+
+def test_serve_reads_the_token_before_anything_else(planets_folder: Path, tmp_path: Path) -> None:
+    """Would catch a service that is open to all because its option got lost, or ten seconds before the bad news."""
+    arguments = ["serve", "--index", str(planets_folder), "--port", "0", "--cache", "0", "--log-json"]
+    result = CliRunner().invoke(main.app, [*arguments, "--token-file", str(tmp_path / "nowhere")])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("search-rl: token file") and result.stderr.count("\n") == 1
 
 
 @pytest.mark.engine

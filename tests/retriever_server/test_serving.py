@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,12 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
+from fastapi import FastAPI
 
 from retriever_server.encoders import Encoder
 from retriever_server.errors import IndexFolderError, RetrieverServerError, ServingError
-from retriever_server.serving import serve
+from retriever_server.index import build_index
+from retriever_server.schema import Passage
+from retriever_server.serving import serve, server_config
 from tests.retriever_server.bag_of_words import BagOfWordsEncoder
+from tests.retriever_server.conftest import write_corpus
 
 SERVER = Path(__file__).with_name("bag_of_words.py")
 
@@ -87,6 +93,70 @@ def test_while_loading_it_answers_503_and_can_be_stopped(planets_folder: Path) -
         assert (response.status_code, response.headers["retry-after"]) == (503, "2")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+def index_files_of(process: subprocess.Popen[str]) -> str:
+    """The lines of its memory map that name an index; a file that is no longer in its folder says `(deleted)`."""
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    return "\n".join(line for line in maps.splitlines() if "index.faiss" in line or "passages.jsonl" in line)
+
+
+def test_sighup_serves_the_folder_as_it_is_now_or_says_why_not(planets_folder: Path, tmp_path: Path) -> None:
+    """Would catch a SIGHUP that kills the server, is not told of, or holds the old index's disk space."""
+    folder = shutil.copytree(planets_folder, tmp_path / "index")
+    with running(folder) as process, httpx.Client() as client:
+        url = line_with("ready", process).split()[1]
+        found = client.post(url, json={"query": "moon Mars", "topk": 1})
+        moons = [Passage("phobos", "Phobos", "Phobos is a moon of Mars.")]
+        build_index(write_corpus(tmp_path / "corpus.jsonl", moons), folder, BagOfWordsEncoder())
+        process.send_signal(signal.SIGHUP)
+        assert line_with("reloaded", process) == "reloaded: 1 passages\n"
+        assert "(deleted)" not in index_files_of(process)
+        found_after = client.post(url, json={"query": "moon Mars", "topk": 1})
+        (folder / "manifest.json").unlink()
+        process.send_signal(signal.SIGHUP)
+        assert "the old one serves on" in line_with("not reloaded", process)
+        found_last = client.post(url, json={"query": "Mars moon", "topk": 1})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    ids = [response.json()["result"][0][0]["id"] for response in (found, found_after, found_last)]
+    assert ids == ["mars", "phobos", "phobos"]
+
+
+def test_it_stops_while_a_reload_is_stuck(planets_folder: Path) -> None:
+    """Would catch a SIGTERM that waits for a download, until the supervisor kills the requests under way too."""
+    with running(planets_folder, "--loads-once") as process, httpx.Client() as client:
+        url = line_with("ready", process).split()[1]
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert client.post(url, json={"query": "Mars"}).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_body_without_end_gets_its_413_over_a_real_socket(planets_folder: Path) -> None:
+    """Would catch a refusal that the client never reads, because its connection is reset while it sends."""
+    chunk = b" " * 2**20
+    with running(planets_folder) as process, httpx.Client(timeout=20) as client:
+        url = line_with("ready", process).split()[1]
+        headers = {"Content-Type": "application/json"}
+        assert client.post(url, content=(chunk for _ in range(40)), headers=headers).status_code == 413
+        assert client.post(url, content=chunk * 33, headers=headers).status_code == 413
+        assert client.post(url, json={"query": "Mars"}).status_code == 200
+
+
+def test_idle_connections_outlive_a_turn_of_a_rollout(planets_app: FastAPI) -> None:
+    """Would catch the server's own default of 5 s: pooled clients then burn a retry on a reset connection."""
+    assert server_config(planets_app).timeout_keep_alive >= 75
+
+
+def test_the_log_goes_to_stderr_when_it_is_wanted(planets_folder: Path) -> None:
+    """Would catch an option that does not reach the app, or the web server's own log beside ours."""
+    with running(planets_folder, "--log-json") as process, httpx.Client() as client:
+        url = line_with("ready", process).split()[1]
+        client.post(url, json={"query": "Mars"}, headers={"X-Request-ID": "seven"})
+        line = orjson.loads(line_with("seven", process))
+        assert (line["id"], line["status"], line["client"]) == ("seven", 200, "127.0.0.1")
 
 
 def must_not_load(name: str) -> Encoder:
@@ -157,3 +227,11 @@ def test_a_part_that_the_folder_lacks_is_told_before_the_model_is_loaded(name: s
     """Would catch a server that finds out at its first query, or falls back to another retriever."""
     with pytest.raises(IndexFolderError, match="has no bm25 part, only dense; build it again, or choose another"):
         serve(planets_folder, retriever=name, port=0, load_encoder=must_not_load)  # type: ignore[arg-type]
+
+
+def test_a_reload_opens_the_same_retriever_again(hybrid_folder: Path) -> None:
+    """Would catch a reload that falls back to the default retriever: an ablation then ends unseen."""
+    with running(hybrid_folder, "empty") as process:
+        url = line_with("ready", process).split()[1]
+        assert httpx.post(url.replace("/retrieve", "/admin/reload"), timeout=30).status_code == 200
+        assert httpx.post(url, json={"query": "Mars"}).json() == {"result": [[]]}

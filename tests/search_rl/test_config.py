@@ -35,7 +35,7 @@ def test_override_wins_over_the_file() -> None:
         ("rollout.temperature=0", "rollout.temperature: Input should be greater than 0 (got 0)"),
         (
             "optimizer.mini_batch_prompts=3",
-            "optimizer.mini_batch_prompts=3 must divide rollout.prompts_per_step=4",
+            "optimizer.mini_batch_prompts=3 must divide rollout.prompts_per_step=8",
         ),
         ("model.path", "--set model.path: write it as section.key=value"),
         ("run.name.x=1", "--set run.name.x=1: name is a value, not a section"),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -356,3 +357,31 @@ def test_a_retriever_that_fails_voids_the_episode(handler: Handler, codec: ByteC
     trajectory = asyncio.run(episode())
     assert trajectory.stop_reason is StopReason.SEARCH_FAILED
     assert codec.decode(trajectory.response_ids) == "<search>France</search>"
+
+
+def test_the_token_of_the_file_is_sent_with_every_request(tmp_path: Path) -> None:
+    """A service that wants a token, and a trainer that cannot give one."""
+    path = tmp_path / "token"
+    path.write_text("s3cret\n")
+
+    def guarded(request: httpx.Request) -> httpx.Response:
+        return echo(request) if request.headers.get("Authorization") == "Bearer s3cret" else httpx.Response(401)
+
+    async def ask() -> SearchResult:
+        async with client(guarded, token_file=path) as searcher:
+            await searcher.check()
+            return await searcher.search("q", 1)
+
+    assert asyncio.run(ask()).passages
+    with pytest.raises(RetrieverError, match="refused: status 401"):
+        check(guarded)
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_a_token_file_without_a_token_is_named(tmp_path: Path, content: str | None) -> None:
+    """An empty token sent, and a 401 that nobody understands."""
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=r"retriever\.token_file: .*token"):
+        SearchClient("http://host:1", token_file=path)

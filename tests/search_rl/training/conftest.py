@@ -1,7 +1,152 @@
-"""verl chooses its platform when it is first imported: in these tests it is the CPU."""
+"""The workspace of the whole runs; verl chooses its platform when it is first imported: in these tests, the CPU."""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from search_rl import records
+from search_rl.datasets.questions import QuestionRow, write_questions
+from search_rl.models import export_tiny
+from search_rl.training.run_folder import RunFolder
+from search_rl.types import Question, Rollout
 
 os.environ["VERL_PLATFORM"] = "cpu"
+COUNTRIES = ["Peru", "Chad", "Mali", "Fiji", "Oman", "Cuba", "Iran", "Togo", "Laos", "Iraq", "Niue", "Guam"]
+START_SECONDS, STEP_SECONDS = 300.0, 120.0
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A config with its model, questions and live service, and the commands that a user would run on it."""
+
+    folder: Path
+    config: Path
+    name: str = "whole"
+
+    @property
+    def run_folder(self) -> RunFolder:
+        return RunFolder(self.folder / "runs" / self.name)
+
+    @property
+    def countries(self) -> list[str]:
+        return COUNTRIES
+
+    def rollouts(self, step: int) -> list[Rollout]:
+        path = self.run_folder.root / "rollouts" / f"step_{step:06d}.jsonl"
+        return [record.rollout for record in records.read(path)]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of ours to its end."""
+        return subprocess.run(
+            _search_rl(*arguments), capture_output=True, text=True, timeout=START_SECONDS, check=False
+        )
+
+    def start_training(self, *arguments: str) -> subprocess.Popen[str]:
+        """`search-rl train` in a session of its own."""
+        command = _search_rl("train", str(self.config), "--set", f"run.name={self.name}", *arguments)
+        return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+    def await_in(
+        self, process: subprocess.Popen[str], condition: Callable[[], bool], what: str
+    ) -> list[psutil.Process]:
+        """Wait until `condition` holds while `process` lives; its descendants at that time."""
+
+        def holds() -> bool:
+            assert process.poll() is None, f"the run ended by itself before: {what}"
+            return condition()
+
+        _await(holds, START_SECONDS + 2 * STEP_SECONDS, what)
+        return psutil.Process(process.pid).children(recursive=True)
+
+
+def _search_rl(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "search_rl.cli.main", *arguments]
+
+
+def _await(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.5)
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def _write_data(folder: Path) -> None:
+    rows = [
+        QuestionRow(
+            Question(
+                f"capital/{name}",
+                f"What is the capital of {name}?",
+                (f"{name}ville",),
+                "toy",
+                "one_hop",
+                (name,),
+            ),
+            relation="capital",
+            oracle_queries=(f"{name} capital",),
+        )
+        for name in COUNTRIES
+    ]
+    write_questions(folder / "train.parquet", rows, split="train")
+    corpus = [{"id": name, "title": f"{name}: Capital", "text": f"The capital is {name}ville."} for name in COUNTRIES]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+
+
+def _write_config(folder: Path, url: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(
+        f"""
+run: {{name: whole, root: {folder}/runs, seed: 3}}
+model: {{path: {folder}/tiny}}
+data: {{train: [{folder}/train.parquet], dev: [{folder}/train.parquet]}}
+retriever: {{url: "{url}"}}
+agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 24, max_observation_tokens: 100,
+        max_response_tokens: 180}}
+rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16,
+          gpu_memory_share: 0.2}}
+algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
+optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-3}}
+trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console]}}
+hardware: {{platform: cpu, gpus_per_node: 1}}
+sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}
+"""
+    )
+    return path
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    folder = tmp_path_factory.mktemp("whole")
+    export_tiny(folder / "tiny")
+    _write_data(folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    workspace = Workspace(folder, _write_config(folder, url))
+    built = workspace.run("index", "build", "--corpus", str(folder / "corpus.jsonl"), "--out", str(folder / "index"))
+    assert built.returncode == 0, built.stderr
+    with subprocess.Popen(_search_rl("serve", "--index", str(folder / "index"), "--port", str(port))) as service:
+        try:
+            _await(lambda: _is_healthy(url), START_SECONDS, "the service is healthy")
+            yield workspace
+        finally:
+            service.terminate()

@@ -5,142 +5,36 @@ The model is tiny and knows nothing, so its rewards are equal and an entropy bon
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
+from typing import Any
 
-import httpx
 import psutil
 import pytest
 
 from search_rl import records
 from search_rl.codec import load_codec
-from search_rl.datasets.questions import QuestionRow, write_questions
-from search_rl.models import export_tiny
-from search_rl.training.run_folder import RunFolder, read_metrics
-from search_rl.types import Question, Rollout, Search
+from search_rl.training.run_folder import read_metrics
+from search_rl.types import Search
 
 pytestmark = pytest.mark.engine
-COUNTRIES = ["Peru", "Chad", "Mali", "Fiji", "Oman", "Cuba", "Iran", "Togo", "Laos", "Iraq", "Niue", "Guam"]
+
+
 RAY_AGENTS = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}  # they linger after a killed driver: README, Limits
-START_SECONDS, STEP_SECONDS = 300.0, 120.0
-
-
-def search_rl(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "search_rl.cli.main", *arguments]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(search_rl(*arguments), capture_output=True, text=True, timeout=START_SECONDS, check=False)
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """A config with its model, questions and live service."""
-
-    folder: Path
-    config: Path
-    url: str
-
-    @property
-    def run_folder(self) -> RunFolder:
-        return RunFolder(self.folder / "runs" / "whole")
-
-    def rollouts(self, step: int) -> list[Rollout]:
-        path = self.run_folder.root / "rollouts" / f"step_{step:06d}.jsonl"
-        return [record.rollout for record in records.read(path)]
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    folder = tmp_path_factory.mktemp("whole")
-    export_tiny(folder / "tiny")
-    rows = [
-        QuestionRow(
-            Question(
-                f"capital/{name}",
-                f"What is the capital of {name}?",
-                (f"{name}ville",),
-                "toy",
-                "one_hop",
-                (name,),
-            ),
-            relation="capital",
-            oracle_queries=(f"{name} capital",),
-        )
-        for name in COUNTRIES
-    ]
-    write_questions(folder / "train.parquet", rows, split="train")
-    corpus = [{"id": name, "title": f"{name}: Capital", "text": f"The capital is {name}ville."} for name in COUNTRIES]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
-    built = run("index", "build", "--corpus", str(folder / "corpus.jsonl"), "--out", str(folder / "index"))
-    assert built.returncode == 0, built.stderr
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    (folder / "config.yaml").write_text(
-        f"""
-run: {{name: whole, root: {folder}/runs, seed: 3}}
-model: {{path: {folder}/tiny}}
-data: {{train: [{folder}/train.parquet], dev: [{folder}/train.parquet]}}
-retriever: {{url: "{url}"}}
-agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 24, max_observation_tokens: 100,
-        max_response_tokens: 180}}
-rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16,
-          gpu_memory_share: 0.2}}
-algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
-optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-3}}
-trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console]}}
-hardware: {{platform: cpu, gpus_per_node: 1}}
-sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}
-"""
-    )
-    command = search_rl("serve", "--index", str(folder / "index"), "--port", str(port))
-    with subprocess.Popen(command) as service:
-        try:
-            await_until(lambda: is_healthy(url), START_SECONDS, "the service is healthy")
-            yield Workspace(folder, folder / "config.yaml", url)
-        finally:
-            service.terminate()
-
-
-def is_healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health").status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
-
-
-def await_until(condition: object, seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.5)
-
-
-@pytest.fixture(scope="module")
-def killed_after_two_steps(workspace: Workspace) -> Workspace:
+def killed_after_two_steps(workspace: Any) -> Any:
     """The run, killed with its first two checkpoints written."""
     folder = workspace.run_folder
-    with subprocess.Popen(search_rl("train", str(workspace.config)), start_new_session=True) as process:
-        tree: list[psutil.Process] = []
 
-        def has_second_checkpoint() -> bool:
-            assert process.poll() is None, "the run ended by itself"
-            tree[:] = psutil.Process(process.pid).children(recursive=True)
-            return (folder.last_step or 0) >= 2 and len(read_metrics(folder.root / "metrics.jsonl")) >= 2
+    def has_second_checkpoint() -> bool:
+        return (folder.last_step or 0) >= 2 and len(read_metrics(folder.root / "metrics.jsonl")) >= 2
 
+    with workspace.start_training() as process:
         try:
-            await_until(has_second_checkpoint, START_SECONDS + 2 * STEP_SECONDS, "two steps")
+            tree = workspace.await_in(process, has_second_checkpoint, "two steps")
         finally:
             os.kill(process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(tree, timeout=30)
@@ -152,26 +46,26 @@ def killed_after_two_steps(workspace: Workspace) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def resumed(killed_after_two_steps: Workspace) -> Workspace:
-    result = run("train", str(killed_after_two_steps.config), "--resume")
+def resumed(killed_after_two_steps: Any) -> Any:
+    result = killed_after_two_steps.run("train", str(killed_after_two_steps.config), "--resume")
     assert result.returncode == 0, result.stderr
     return killed_after_two_steps
 
 
-def test_killed_run_leaves_no_process_and_resumes_to_the_last_step(resumed: Workspace) -> None:
+def test_killed_run_leaves_no_process_and_resumes_to_the_last_step(resumed: Any) -> None:
     """Would catch orphans of Ray or vLLM after a kill (in the fixture), and a resume that begins again."""
     assert [row["step"] for row in read_metrics(resumed.run_folder.root / "metrics.jsonl")] == [1, 2, 3]
     assert resumed.run_folder.last_step == 3
 
 
-def test_resumed_run_goes_on_with_the_next_batch(resumed: Workspace) -> None:
+def test_resumed_run_goes_on_with_the_next_batch(resumed: Any) -> None:
     """Would catch a resume that trains on the first questions again: twelve questions make exactly three batches."""
     batches = [{rollout.trajectory.question.id for rollout in resumed.rollouts(step)} for step in (1, 2, 3)]
     assert [len(batch) for batch in batches] == [4, 4, 4]
-    assert set.union(*batches) == {f"capital/{name}" for name in COUNTRIES}
+    assert set.union(*batches) == {f"capital/{name}" for name in resumed.countries}
 
 
-def test_ids_masks_and_log_probs_of_stored_rollouts_agree(resumed: Workspace) -> None:
+def test_ids_masks_and_log_probs_of_stored_rollouts_agree(resumed: Any) -> None:
     """Would catch a decode and encode on the way through verl, and groups of wrong size."""
     codec = load_codec(str(resumed.folder / "tiny"))
     for step in (1, 2, 3):
@@ -188,7 +82,7 @@ def test_ids_masks_and_log_probs_of_stored_rollouts_agree(resumed: Workspace) ->
                     assert turn.environment.token_ids == codec.encode(turn.observation.text)
 
 
-def test_rollout_and_trainer_agree_after_start_and_after_resume(resumed: Workspace) -> None:
+def test_rollout_and_trainer_agree_after_start_and_after_resume(resumed: Any) -> None:
     """Would catch a rollout engine that ignores its weights: it then samples with log-prob -ln(vocabulary)."""
     rows = read_metrics(resumed.run_folder.root / "metrics.jsonl")
     for row in (rows[0], rows[2]):
@@ -196,7 +90,7 @@ def test_rollout_and_trainer_agree_after_start_and_after_resume(resumed: Workspa
         assert row["agreement/mean_abs_gap"] <= 0.03
 
 
-def test_weights_moved_and_the_export_loads(resumed: Workspace) -> None:
+def test_weights_moved_and_the_export_loads(resumed: Any) -> None:
     """Would catch an optimiser that never steps, and an export that transformers cannot read."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -208,32 +102,34 @@ def test_weights_moved_and_the_export_loads(resumed: Workspace) -> None:
     assert resumed.run_folder.export.resolve().parent.parent.name == "global_step_3"
 
 
-def test_earlier_run_is_not_written_over(resumed: Workspace) -> None:
+def test_earlier_run_is_not_written_over(resumed: Any) -> None:
     """Would catch a second start that destroys a finished run."""
-    again = run("train", str(resumed.config))
+    again = resumed.run("train", str(resumed.config))
     assert again.returncode == 2
     assert "holds an earlier run: go on with --resume" in again.stderr
-    done = run("train", str(resumed.config), "--resume")
+    done = resumed.run("train", str(resumed.config), "--resume")
     assert done.returncode == 2
     assert "is already at step 3 of trainer.total_steps=3" in done.stderr
 
 
-def test_retriever_that_is_away_is_told_before_anything_starts(workspace: Workspace) -> None:
+def test_retriever_that_is_away_is_told_before_anything_starts(workspace: Any) -> None:
     """Would catch a run that pays its whole start before it finds that nobody answers."""
-    result = run("train", str(workspace.config), "--set", "retriever.url=http://127.0.0.1:9", "--set", "run.name=other")
+    result = workspace.run(
+        "train", str(workspace.config), "--set", "retriever.url=http://127.0.0.1:9", "--set", "run.name=other"
+    )
     assert result.returncode == 2
     assert "127.0.0.1:9" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not (workspace.folder / "runs" / "other").exists()
 
 
-def test_warm_up_fits_its_demonstrations(workspace: Workspace) -> None:
+def test_warm_up_fits_its_demonstrations(workspace: Any) -> None:
     """Would catch a warm-up on other tokens than the policy's, and an export that is no checkpoint."""
     import torch
     from transformers import AutoModelForCausalLM
 
     out = workspace.folder / "warm-up"
-    result = run("sft", str(workspace.config), "--out", str(out))
+    result = workspace.run("sft", str(workspace.config), "--out", str(out))
     assert result.returncode == 0, result.stderr
     losses = [float(line.rsplit("loss ", 1)[1]) for line in result.stderr.splitlines() if "loss " in line]
     assert len(losses) == 3

@@ -84,6 +84,7 @@ VERL_USE_EXTERNAL_MODULES=search_rl.training.plugin python -m verl.trainer.main_
   '+actor_rollout_ref.rollout.custom.search_rl.retriever.url="http://127.0.0.1:8000"' \
   +actor_rollout_ref.rollout.custom.search_rl.retriever.timeout_seconds=30.0 \
   +actor_rollout_ref.rollout.custom.search_rl.retriever.max_attempts=6 \
+  '+actor_rollout_ref.rollout.custom.search_rl.retriever.token_file=""' \
   +actor_rollout_ref.rollout.custom.search_rl.reward.exact_match=1.0 \
   +actor_rollout_ref.rollout.custom.search_rl.max_void_share=0.2 \
   +actor_rollout_ref.rollout.custom.search_rl.min_agreement_pearson=0.99 \
