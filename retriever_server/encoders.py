@@ -88,7 +88,7 @@ class SentenceEncoder:
     """
 
     def __init__(self, name: str, *, batch_size: int = DEFAULT_BATCH_SIZE) -> None:
-        self.location = _location(name)
+        self.location = location_of(name)
         self._model = _load(name, self.location)
         self._batch_size = batch_size
         prefixes = prefixes_of(name, self._model.prompts)
@@ -139,7 +139,8 @@ def _load(name: str, location: str) -> Any:
         ) from error
 
 
-def _location(name: str) -> str:
+def location_of(name: str) -> str:
+    """Where a model's name leads: the folder in an installed package, else the name. Raises EncoderError."""
     package = _PACKAGES.get(name)
     if package is not None:
         spec = find_spec(package)
@@ -147,7 +148,7 @@ def _location(name: str) -> str:
             raise EncoderError(f"encoder {name!r} is in package {package.replace('_', '-')!r}: install it")
         return str(Path(spec.origin).parent / "model")
     if name.startswith(("/", ".", "~")) and not _is_folder(name):
-        raise EncoderError(f"encoder {name!r}: no such folder")
+        raise EncoderError(f"model {name!r}: no such folder")
     return name
 
 

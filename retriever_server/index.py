@@ -1,4 +1,4 @@
-"""A dense index folder: FAISS vectors, passages, manifest. Built once, renamed into place, never changed."""
+"""Index folders: passages, FAISS vectors or BM25 weights or both, manifest. Built once, renamed, never changed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from retriever_server.errors import IndexFolderError
 from retriever_server.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
+    BM25Part,
     Canary,
+    DensePart,
     Manifest,
     read_manifest,
     write_manifest,
 )
-from retriever_server.schema import Passage
+from retriever_server.schema import Hits, Passage
 from retriever_server.store import OFFSETS_FILE, PASSAGES_FILE, PassageStore, write_passages
 
 INDEX_FILE = "index.faiss"
@@ -40,17 +42,28 @@ _SPARE_BYTES = 64 * 2**20
 _TIE_MARGIN = 8
 _SCORE_DECIMALS = 6
 
+_VERSIONED = (
+    *("faiss-cpu", "faiss-gpu", "numpy", "sentence-transformers", "torch", "transformers"),
+    *("bm25s", "numba", "PyStemmer"),
+)
+
 # FAISS's own default multiplies matrices from 128,000 / dimension queries on, and below scans once a query.
 faiss.cvar.distance_compute_blas_threshold = 1
 
 
 def build_index(
-    corpus: Path, out: Path, encoder: Encoder, *, progress: Callable[[int, int], None] | None = None
+    corpus: Path,
+    out: Path,
+    encoder: Encoder | None,
+    *,
+    with_bm25: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """The manifest of the index folder written to `out`, replacing an index that was there.
 
-    The whole corpus is checked before anything is encoded. `progress(done, total)` counts passages. Until the
-    end all lies in a folder beside `out`: a failed build leaves `out` as it was.
+    An encoder makes the dense part, `with_bm25` the BM25 part. The whole corpus is checked before anything is
+    encoded. `progress(done, total)` counts passages, once for each part. Until the end all lies in a folder beside
+    `out`: a failed build leaves `out` as it was.
 
     Raises CorpusError, IndexFolderError.
     """
@@ -58,24 +71,18 @@ def build_index(
     with _building_folder(out) as folder:
         _check_disk(folder, _estimated_bytes(corpus), "the passages")
         digest = write_passages(read_corpus(corpus), folder)
-        num_passages = _num_rows(folder)
-        if num_passages == 0:
+        if _num_rows(folder) == 0:
             raise IndexFolderError(f"{corpus}: no passages, nothing to index")
-        _check_disk(folder, num_passages * encoder.spec.dimension * 4, "the vectors")
         store = PassageStore(folder)
-        vectors = _encode_all(store, encoder, progress)
-        _write_vectors(vectors, folder / INDEX_FILE)
+        steps = _Steps(progress, len(store) * ((encoder is not None) + with_bm25))
         manifest = Manifest(
             format_version=FORMAT_VERSION,
-            kind="flat",
-            metric="inner_product",
-            is_normalised=True,
-            encoder=encoder.spec,
-            num_passages=num_passages,
+            num_passages=len(store),
             corpus_sha256=digest,
-            file_bytes={name: (folder / name).stat().st_size for name in (INDEX_FILE, PASSAGES_FILE, OFFSETS_FILE)},
+            dense=_build_dense(store, folder, encoder, steps) if encoder is not None else None,
+            bm25=_build_bm25(store, folder, steps, corpus) if with_bm25 else None,
             versions=_versions(),
-            canaries=_canaries(DenseIndex(vectors, store), encoder),
+            file_bytes=_file_bytes(folder),
         )
         write_manifest(manifest, folder)
         _replace(out, folder)
@@ -83,19 +90,15 @@ def build_index(
 
 
 class DenseIndex:
-    """Exact search by inner product over the passages of a folder."""
+    """Exact search by inner product; a row of vectors is a row of the corpus."""
 
-    def __init__(self, vectors: Any, store: PassageStore) -> None:
-        self._vectors, self._store = vectors, store
+    def __init__(self, vectors: Any) -> None:
+        self._vectors = vectors
 
     def __len__(self) -> int:
-        return len(self._store)
+        return int(self._vectors.ntotal)
 
-    def passage(self, row: int) -> Passage:
-        """The passage of a row."""
-        return self._store[row]
-
-    def search(self, queries_ND: NDArray[np.float32], top_k: int) -> list[list[tuple[int, float]]]:
+    def search(self, queries_ND: NDArray[np.float32], top_k: int) -> list[Hits]:
         """Per query at most `top_k` (row, score), best first, equal scores by row.
 
         Fewer when the index has fewer rows. Scores are rounded to six decimals; what is below is noise.
@@ -109,20 +112,26 @@ class DenseIndex:
         return [_hits(rows_K, scores_K)[:num_hits] for rows_K, scores_K in zip(rows_NK, scores_NK, strict=True)]
 
 
-def open_index(folder: Path) -> tuple[DenseIndex, Manifest]:
-    """The memory-mapped index of a folder and its manifest. Raises IndexFolderError when they do not fit."""
+def open_passages(folder: Path) -> tuple[PassageStore, Manifest]:
+    """The passages of an index folder and its manifest. Raises IndexFolderError when they do not fit."""
     manifest = read_manifest(folder)
+    store = PassageStore(folder)
+    _check("passages", folder / PASSAGES_FILE, len(store), manifest.num_passages)
+    return store, manifest
+
+
+def open_dense(folder: Path, manifest: Manifest) -> DenseIndex:
+    """The memory-mapped vectors of a folder that has a dense part. Raises IndexFolderError when they do not fit."""
+    assert manifest.dense is not None
     path = folder / INDEX_FILE
     try:
         vectors = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise IndexFolderError(f"{path}: not a FAISS index, or cut short; build it again") from error
-    store = PassageStore(folder)
     _check("rows of vectors", path, vectors.ntotal, manifest.num_passages)
-    _check("passages", folder / PASSAGES_FILE, len(store), manifest.num_passages)
-    _check("dimension", path, vectors.d, manifest.encoder.dimension)
+    _check("dimension", path, vectors.d, manifest.dense.encoder.dimension)
     _check("metric", path, vectors.metric_type, faiss.METRIC_INNER_PRODUCT)
-    return DenseIndex(vectors, store), manifest
+    return DenseIndex(vectors)
 
 
 def passage_text(passage: Passage) -> str:
@@ -130,39 +139,66 @@ def passage_text(passage: Passage) -> str:
     return passage.contents if passage.title else passage.text
 
 
-def _hits(rows_K: NDArray[np.int64], scores_K: NDArray[np.float32]) -> list[tuple[int, float]]:
+def _hits(rows_K: NDArray[np.int64], scores_K: NDArray[np.float32]) -> Hits:
     """FAISS pads with row -1 when it has fewer hits than asked, and when a query is not finite."""
     is_hit_K = (rows_K >= 0) & np.isfinite(scores_K)
     pairs = zip(rows_K[is_hit_K].tolist(), scores_K[is_hit_K].tolist(), strict=True)
     return sorted(((row, round(score, _SCORE_DECIMALS)) for row, score in pairs), key=lambda hit: (-hit[1], hit[0]))
 
 
-def _encode_all(store: PassageStore, encoder: Encoder, progress: Callable[[int, int], None] | None) -> Any:
+class _Steps:
+    """One count for the parts of a build."""
+
+    def __init__(self, report: Callable[[int, int], None] | None, total: int) -> None:
+        self._report, self._total, self._done = report, total, 0
+
+    def add(self, num_passages: int) -> None:
+        """So many more passages are done."""
+        self._done += num_passages
+        if self._report is not None:
+            self._report(self._done, self._total)
+
+
+def _build_dense(store: PassageStore, folder: Path, encoder: Encoder, steps: _Steps) -> DensePart:
+    _check_disk(folder, len(store) * encoder.spec.dimension * 4, "the vectors")
     vectors = faiss.IndexFlatIP(encoder.spec.dimension)
     for start in range(0, len(store), _CHUNK_PASSAGES):
         rows = range(start, min(start + _CHUNK_PASSAGES, len(store)))
         vectors.add(encoder.encode_passages([passage_text(store[row]) for row in rows]))
-        if progress is not None:
-            progress(rows.stop, len(store))
-    return vectors
-
-
-def _write_vectors(vectors: Any, path: Path) -> None:
+        steps.add(len(rows))
     try:
-        faiss.write_index(vectors, str(path))
+        faiss.write_index(vectors, str(folder / INDEX_FILE))
     except RuntimeError as error:
-        raise IndexFolderError(f"{path.parent.parent}: the vectors cannot be written; is the disk full?") from error
+        raise IndexFolderError(f"{folder.parent}: the vectors cannot be written; is the disk full?") from error
+    index = DenseIndex(vectors)
+    canaries = _canaries(store, lambda queries: index.search(encoder.encode_queries(queries), _CANARY_TOP_K))
+    return DensePart("flat", "inner_product", is_normalised=True, encoder=encoder.spec, canaries=canaries)
 
 
-def _canaries(index: DenseIndex, encoder: Encoder) -> tuple[Canary, ...]:
+def _build_bm25(store: PassageStore, folder: Path, steps: _Steps, corpus: Path) -> BM25Part:
+    from retriever_server.bm25 import BM25_FOLDER, TERMS, NoTermsError, build_bm25
+
+    _check_disk(folder, 2 * (folder / PASSAGES_FILE).stat().st_size, "the BM25 weights")
+    try:
+        index = build_bm25(map(passage_text, store), folder / BM25_FOLDER, progress=steps.add)
+    except NoTermsError as error:
+        raise IndexFolderError(f"{corpus}: no passage has a word, nothing to index with BM25") from error
+    return BM25Part(TERMS, _canaries(store, lambda queries: index.search(queries, _CANARY_TOP_K)))
+
+
+def _canaries(store: PassageStore, search: Callable[[list[str]], list[Hits]]) -> tuple[Canary, ...]:
     """Queries made of passages spread evenly over the corpus, with what they find."""
-    rows = np.linspace(0, len(index) - 1, min(_NUM_CANARIES, len(index)), dtype=int).tolist()
-    queries = [" ".join(passage_text(index.passage(row)).split()[:_CANARY_WORDS]) for row in rows]
-    found = index.search(encoder.encode_queries(queries), _CANARY_TOP_K)
+    rows = np.linspace(0, len(store) - 1, min(_NUM_CANARIES, len(store)), dtype=int).tolist()
+    queries = [" ".join(passage_text(store[row]).split()[:_CANARY_WORDS]) for row in rows]
     return tuple(
-        Canary(query, tuple(index.passage(row).id for row, _ in hits))
-        for query, hits in zip(queries, found, strict=True)
+        Canary(query, tuple(store[row].id for row, _ in hits))
+        for query, hits in zip(queries, search(queries), strict=True)
     )
+
+
+def _file_bytes(folder: Path) -> dict[str, int]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def _check(what: str, path: Path, found: int, expected: int) -> None:
@@ -175,9 +211,9 @@ def _num_rows(folder: Path) -> int:
 
 
 def _versions() -> dict[str, str]:
-    """Of the packages that decide the vectors, as far as they are installed."""
+    """Of the packages that decide what is found, as far as they are installed."""
     found = {}
-    for name in ("faiss-cpu", "faiss-gpu", "numpy", "sentence-transformers", "torch", "transformers"):
+    for name in _VERSIONED:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -12,8 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from retriever_server.encoders import EncoderSpec
 from retriever_server.errors import IndexFolderError
 
+PartName = Literal["dense", "bm25"]
 MANIFEST_FILE = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+Spec = TypeVar("Spec", EncoderSpec, "TermSpec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +28,73 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """The make of an index. `corpus_sha256` is of the stored passages, `file_bytes` the size of each file."""
+class DensePart:
+    """The make of `index.faiss`."""
 
-    format_version: int
     kind: Literal["flat"]
     metric: Literal["inner_product"]
     is_normalised: bool
     encoder: EncoderSpec
+    canaries: tuple[Canary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TermSpec:
+    """All that decides the terms of a text, for passages and queries alike, and their weights.
+
+    `stemmer` is a Snowball algorithm, `k1` and `b` are BM25's.
+    """
+
+    token_pattern: str
+    stopwords: tuple[str, ...]
+    stemmer: str
+    method: str
+    k1: float
+    b: float
+
+
+@dataclass(frozen=True, slots=True)
+class BM25Part:
+    """The make of the `bm25` folder."""
+
+    terms: TermSpec
+    canaries: tuple[Canary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The make of an index, which has a dense part, a BM25 part, or both.
+
+    `corpus_sha256` is of the stored passages, `file_bytes` the size of each file by its path in the folder.
+    """
+
+    format_version: int
     num_passages: int
     corpus_sha256: str
     file_bytes: dict[str, int]
     versions: dict[str, str]
-    canaries: tuple[Canary, ...]
+    dense: DensePart | None
+    bm25: BM25Part | None
+
+    @property
+    def parts(self) -> tuple[PartName, ...]:
+        """What there is to search with."""
+        found: dict[PartName, object] = {"dense": self.dense, "bm25": self.bm25}
+        return tuple(name for name, part in found.items() if part is not None)
+
+    @property
+    def canaries(self) -> tuple[Canary, ...]:
+        """Of the first part; the queries are the same for both."""
+        return next((part.canaries for part in (self.dense, self.bm25) if part is not None), ())
+
+
+def differences(found: Spec, expected: Spec) -> str:
+    """What differs, field by field; empty when nothing does."""
+    return ", ".join(
+        f"{field.name} was {getattr(expected, field.name)!r} and is {getattr(found, field.name)!r}"
+        for field in fields(expected)
+        if getattr(expected, field.name) != getattr(found, field.name)
+    )
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:

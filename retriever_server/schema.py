@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+# What can answer; `hybrid` needs both parts of an index folder, the controls `random` and `empty` need neither.
+RetrieverName = Literal["dense", "bm25", "hybrid", "random", "empty"]
+RETRIEVER_NAMES: tuple[RetrieverName, ...] = get_args(RetrieverName)
+# (row of the corpus, score) of each hit, best first.
+Hits = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)

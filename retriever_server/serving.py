@@ -19,9 +19,9 @@ from retriever_server.app import DEFAULT_TOP_K, create_app, service_of
 from retriever_server.cache import DEFAULT_CACHE_ENTRIES
 from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import ReloadError, ServingError
-from retriever_server.index import open_index
+from retriever_server.opening import open_retriever, prepare_retriever
 from retriever_server.request_log import log_to_stderr
-from retriever_server.retrievers import attach_encoder, open_retriever
+from retriever_server.schema import RetrieverName
 from retriever_server.service import Opened, Service
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
@@ -34,6 +34,8 @@ _BACKLOG = 2048
 def serve(
     folder: Path,
     *,
+    retriever: RetrieverName = "dense",
+    rerank: str | None = None,
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     top_k: int = DEFAULT_TOP_K,
@@ -55,18 +57,18 @@ def serve(
     token = read_token(token_file) if token_file is not None else None
 
     def open_again() -> Opened:
-        return open_retriever(folder, load_encoder=load_encoder)
+        return open_retriever(folder, retriever, rerank=rerank, load_encoder=load_encoder)
 
     with _listen(host, port) as listener:
-        opened = [open_index(folder)]
-        manifest = opened[0][1]
+        prepared = [prepare_retriever(folder, retriever, rerank=rerank, load_encoder=load_encoder)]
+        manifest = prepared[0][1]
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        report(f"{address} answers 503 while {manifest.encoder.name} loads")
+        report(f"{address} answers 503 while the {retriever} retriever loads")
 
         def open_first() -> Opened:
             # Taken, not kept: a reload must set the first index free.
-            index, manifest = opened.pop()
-            return attach_encoder(index, manifest, load_encoder(manifest.encoder.name)), manifest
+            load_first, manifest = prepared.pop()
+            return load_first(), manifest
 
         app = create_app(
             None,

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from retriever_server.schema import RetrieverName
 
 app = typer.Typer(help="Build, look at and query a corpus index.", no_args_is_help=True)
 
@@ -21,24 +23,30 @@ def build(
     out: Annotated[Path, typer.Option(help="Index folder to write; an index that is there is replaced.")],
     encoder: Annotated[str, typer.Option(help="Hub id, local folder, or the embedded default.")] = "all-MiniLM-L6-v2",
     batch_size: Annotated[int, typer.Option(min=1, help="Passages the encoder takes at once.")] = 32,
+    retriever: Annotated[
+        Literal["dense", "bm25", "hybrid"],
+        typer.Option(help="What the folder is for: dense vectors, BM25 weights, or hybrid: both."),
+    ] = "dense",
 ) -> None:
-    """Encode a corpus into an index folder."""
+    """Turn a corpus into an index folder."""
     from retriever_server.encoders import SentenceEncoder
     from retriever_server.index import build_index
 
-    model = SentenceEncoder(encoder, batch_size=batch_size)
-    with _progress("encoding passages") as progress:
-        manifest = build_index(corpus, out, model, progress=progress)
-    typer.echo(f"{out}: {manifest.num_passages:,} passages, {manifest.encoder.dimension} dimensions")
+    model = SentenceEncoder(encoder, batch_size=batch_size) if retriever != "bm25" else None
+    with _progress("indexing passages") as progress:
+        manifest = build_index(corpus, out, model, with_bm25=retriever != "dense", progress=progress)
+    dimensions = f", {manifest.dense.encoder.dimension} dimensions" if manifest.dense is not None else ""
+    bm25 = ", BM25" if manifest.bm25 is not None else ""
+    typer.echo(f"{out}: {manifest.num_passages:,} passages{dimensions}{bm25}")
 
 
 @app.command()
 def info(folder: Annotated[Path, typer.Argument(help="Index folder.")]) -> None:
     """Check an index folder and print its manifest."""
-    from retriever_server.index import open_index
     from retriever_server.manifest import manifest_json
+    from retriever_server.opening import check_index
 
-    _, manifest = open_index(folder)
+    manifest = check_index(folder)
     typer.echo(manifest_json(manifest), nl=False)
 
 
@@ -47,12 +55,13 @@ def search(
     folder: Annotated[Path, typer.Argument(help="Index folder.")],
     query: Annotated[str, typer.Argument(help="What to look for.")],
     top_k: Annotated[int, typer.Option(min=1, help="Passages to show.")] = 3,
+    retriever: Annotated[RetrieverName, typer.Option(help="How to search.")] = "dense",
 ) -> None:
     """Print the best passages for a query."""
-    from retriever_server.retrievers import open_retriever
+    from retriever_server.opening import open_retriever
 
-    retriever, _ = open_retriever(folder)
-    (hits,) = retriever.search([query], top_k=top_k)
+    opened, _ = open_retriever(folder, retriever)
+    (hits,) = opened.search([query], top_k=top_k)
     for rank, hit in enumerate(hits, start=1):
         typer.echo(f"{rank}. {hit.score:.4f} [{hit.passage.id}] {hit.passage.title}\n   {hit.passage.text}")
 

@@ -7,10 +7,18 @@ from typing import Annotated
 
 import typer
 
+from retriever_server.schema import RetrieverName
+
 
 def serve(
     *,
     index: Annotated[Path, typer.Option(help="Index folder.")],
+    retriever: Annotated[
+        RetrieverName, typer.Option(help="How to search; `random` and `empty` are controls for ablations.")
+    ] = "dense",
+    rerank: Annotated[
+        str | None, typer.Option(help="CrossEncoder (hub id or folder) that orders the best 20 anew.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     top_k: Annotated[int, typer.Option(min=1, help="Passages for requests that name no topk.")] = 3,
@@ -25,6 +33,8 @@ def serve(
 
     serve_index(
         index,
+        retriever=retriever,
+        rerank=rerank,
         host=host,
         port=port,
         top_k=top_k,

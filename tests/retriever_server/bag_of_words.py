@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.encoders import EncoderSpec, normalised
-from retriever_server.schema import Passage
+from retriever_server.schema import RETRIEVER_NAMES, Passage, RetrieverName
 from retriever_server.serving import serve
 
 NAME = "bag-of-words"
@@ -71,4 +71,11 @@ class SlowEncoder(BagOfWordsEncoder):
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), port=int(sys.argv[2]), load_encoder=load_encoder, log_requests="--log-json" in sys.argv)
+    name: RetrieverName = next((word for word in RETRIEVER_NAMES if word in sys.argv), "dense")
+    serve(
+        Path(sys.argv[1]),
+        retriever=name,
+        port=int(sys.argv[2]),
+        load_encoder=load_encoder,
+        log_requests="--log-json" in sys.argv,
+    )

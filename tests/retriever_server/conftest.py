@@ -15,7 +15,8 @@ from fastapi import FastAPI
 
 from retriever_server.app import create_app
 from retriever_server.index import build_index
-from retriever_server.retrievers import DenseRetriever, open_retriever
+from retriever_server.opening import open_retriever
+from retriever_server.retrievers import Retriever
 from retriever_server.schema import Passage, ScoredPassage
 from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
 
@@ -78,12 +79,20 @@ def planets_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def planets(planets_folder: Path) -> DenseRetriever:
+def hybrid_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index folder of six passages, dense and BM25; copy it before you change it."""
+    base = tmp_path_factory.mktemp("hybrid")
+    build_index(write_corpus(base / "corpus.jsonl", PLANETS), base / "index", BagOfWordsEncoder(), with_bm25=True)
+    return base / "index"
+
+
+@pytest.fixture(scope="session")
+def planets(planets_folder: Path) -> Retriever:
     """A retriever over the six passages."""
     return open_retriever(planets_folder, load_encoder=lambda name: BagOfWordsEncoder())[0]
 
 
 @pytest.fixture
-def planets_app(planets: DenseRetriever) -> FastAPI:
+def planets_app(planets: Retriever) -> FastAPI:
     """The service over the six passages."""
     return create_app(planets)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from retriever_server.app import attach_retriever, create_app
 from retriever_server.errors import OverloadedError
-from retriever_server.retrievers import DenseRetriever
+from retriever_server.retrievers import Retriever
 from retriever_server.schema import ScoredPassage
 from tests.retriever_server.bag_of_words import PLANETS
 from tests.retriever_server.conftest import EchoRetriever, post
@@ -54,7 +54,7 @@ def test_a_topk_above_the_corpus_gives_each_passage_once(topk: int, planets_app:
 
 
 @pytest.mark.parametrize("topk", [None, 0])
-def test_a_topk_that_is_null_or_zero_is_the_default(topk: int | None, planets: DenseRetriever) -> None:
+def test_a_topk_that_is_null_or_zero_is_the_default(topk: int | None, planets: Retriever) -> None:
     """Would catch clients that send topk null (verl's default) and get nothing, or an error."""
     (response,) = post(create_app(planets, top_k=4), {"query": "moon", "topk": topk})
     assert len(response.json()["result"][0]) == 4
@@ -152,7 +152,7 @@ plausible_bodies = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=100)
 @given(plausible_bodies | json_values)
-def test_no_request_is_a_server_error(planets: DenseRetriever, body: Any) -> None:
+def test_no_request_is_a_server_error(planets: Retriever, body: Any) -> None:
     """Would catch a 500, a body that is not JSON, a result of the wrong length, or a NaN score."""
     (response,) = post(create_app(planets), json.dumps(body).encode())
     content = json.loads(response.content, parse_constant=pytest.fail)
@@ -164,7 +164,7 @@ def test_no_request_is_a_server_error(planets: DenseRetriever, body: Any) -> Non
     assert len(content["result"]) == len(queries)
 
 
-def test_without_a_retriever_all_is_503_until_one_is_attached(planets: DenseRetriever) -> None:
+def test_without_a_retriever_all_is_503_until_one_is_attached(planets: Retriever) -> None:
     """Would catch a health check that passes too early, or a status that clients do not retry."""
     app = create_app(None)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retriever_server.app import attach_retriever, create_app
 from retriever_server.cache import ResultCache
-from retriever_server.retrievers import DenseRetriever
+from retriever_server.retrievers import Retriever
 from retriever_server.schema import Passage, ScoredPassage
 from tests.retriever_server.conftest import EchoRetriever, post
 from tests.retriever_server.test_metrics import read_metrics
@@ -56,7 +56,7 @@ def test_without_a_cache_everything_is_searched() -> None:
     assert read_metrics(app)["retriever_cache_hits_total"] == 0
 
 
-def test_another_index_answers_for_itself(planets: DenseRetriever) -> None:
+def test_another_index_answers_for_itself(planets: Retriever) -> None:
     """Would catch passages of the old index served after another one took its place."""
     app = create_app(EchoRetriever())
     assert post(app, {"query": "Mars", "topk": 1})[0].json()["result"][0][0]["id"] == "Mars-0"

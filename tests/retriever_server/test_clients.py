@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from retriever_server.app import attach_retriever, create_app
-from retriever_server.retrievers import DenseRetriever
+from retriever_server.retrievers import Retriever
 from tests.retriever_server.bag_of_words import PLANETS
 from tests.retriever_server.clients import asearcher, search_r1, skyrl_gym, slime, verl_search_tool
 from tests.retriever_server.conftest import EchoRetriever
@@ -117,7 +117,7 @@ def test_all_of_them_at_once_get_their_own_answers(planets_app: FastAPI) -> None
     assert together == alone
 
 
-def test_retrying_clients_outlast_a_service_that_is_loading(planets: DenseRetriever) -> None:
+def test_retrying_clients_outlast_a_service_that_is_loading(planets: Retriever) -> None:
     """Would catch a status for not-ready that verl and SkyRL do not retry: the policy then reads an error."""
     app = create_app(None)
     waits: list[int] = []

@@ -32,10 +32,28 @@ def test_info_of_another_folder_is_told(tmp_path: Path) -> None:
 
 def test_the_modules_import_nothing_heavy() -> None:
     """Would catch a `--help` that loads torch."""
-    heavy = "{'torch', 'faiss', 'fastapi'}"
+    heavy = "{'torch', 'faiss', 'fastapi', 'numba'}"
     check = f"import sys, search_rl.cli.index, search_rl.cli.serve; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_bm25_is_built_and_searched_without_a_model(tmp_path: Path) -> None:
+    """Would catch options that do not reach the builder, or a default retriever that is searched silently instead."""
+    corpus, out = write_corpus(tmp_path / "corpus.jsonl", PLANETS), tmp_path / "index"
+    built = CliRunner().invoke(app, ["build", "--corpus", str(corpus), "--out", str(out), "--retriever", "bm25"])
+    assert (built.exit_code, built.stdout) == (0, f"{out}: 6 passages, BM25\n")
+    assert "6 of 6 (100 %)" in built.stderr
+    searched = CliRunner().invoke(app, ["search", str(out), "moons called Phobos", "--retriever", "bm25"])
+    assert searched.stdout.startswith("1. ") and "[mars] Mars" in searched.stdout
+    refused = CliRunner().invoke(app, ["search", str(out), "Phobos"])
+    assert isinstance(refused.exception, IndexFolderError)
+
+
+def test_an_unknown_retriever_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    """Would catch a mistyped name that is served as another."""
+    result = CliRunner().invoke(app, ["search", str(tmp_path), "Phobos", "--retriever", "bm52"])
+    assert result.exit_code == 2 and "hybrid" in result.stderr
 
 
 def test_serve_reads_the_token_before_anything_else(planets_folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from retriever_server.encoders import PREFIXES, Prefixes, SentenceEncoder, normalised, prefixes_of
 from retriever_server.errors import EncoderError
 from retriever_server.index import build_index, passage_text
-from retriever_server.retrievers import open_retriever
+from retriever_server.opening import open_retriever
 from tests.retriever_server.bag_of_words import PLANETS
 from tests.retriever_server.conftest import write_corpus
 
@@ -65,7 +65,8 @@ def test_the_embedded_model_finds_what_is_meant(tmp_path: Path) -> None:
     encoder = SentenceEncoder("all-MiniLM-L6-v2")
     build_index(write_corpus(tmp_path / "c.jsonl", PLANETS), tmp_path / "index", encoder)
     retriever, manifest = open_retriever(tmp_path / "index")
-    assert (manifest.encoder.dimension, manifest.encoder.max_length_tokens) == (384, 256)
+    assert manifest.dense is not None
+    assert (manifest.dense.encoder.dimension, manifest.dense.encoder.max_length_tokens) == (384, 256)
     queries = ["where is there water to drink?", "the dwarf planet", "the biggest one", ""]
     found = [hits[0].passage.id for hits in retriever.search(queries, top_k=1)]
     assert found[:3] == ["earth", "pluto", "jupiter"]

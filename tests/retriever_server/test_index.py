@@ -15,20 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retriever_server.errors import CorpusError, EncoderError, IndexFolderError
-from retriever_server.index import DenseIndex, build_index, open_index, passage_text
-from retriever_server.retrievers import DenseRetriever, open_retriever
+from retriever_server.index import DenseIndex, build_index, open_dense, passage_text
+from retriever_server.manifest import read_manifest
+from retriever_server.opening import check_index, open_retriever
+from retriever_server.retrievers import Retriever
 from retriever_server.schema import Passage
-from retriever_server.store import PassageStore
 from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
 
 
-def ids(retriever: DenseRetriever, query: str, *, top_k: int) -> list[str]:
+def ids(retriever: Retriever, query: str, *, top_k: int) -> list[str]:
     """Ids of the hits."""
     return [hit.passage.id for hit in retriever.search([query], top_k=top_k)[0]]
 
 
-def test_search_agrees_with_brute_force(planets: DenseRetriever) -> None:
+def test_search_agrees_with_brute_force(planets: Retriever) -> None:
     """Would catch rows off by one, another metric, or scores of another passage."""
     encoder = BagOfWordsEncoder()
     query_D = encoder.encode_queries(["the red planet with a moon"])[0]
@@ -39,7 +40,7 @@ def test_search_agrees_with_brute_force(planets: DenseRetriever) -> None:
     assert [hit.score for hit in hits] == pytest.approx([score for score, _ in expected[:4]], abs=1e-6)
 
 
-def test_more_hits_than_rows_never_repeat_the_last_passage(planets: DenseRetriever) -> None:
+def test_more_hits_than_rows_never_repeat_the_last_passage(planets: Retriever) -> None:
     """Would catch FAISS's row -1 read as the last passage, with score -3.4e38, as in the reference server."""
     (hits,) = planets.search(["red moon"], top_k=50)
     assert sorted(hit.passage.id for hit in hits) == sorted(passage.id for passage in PLANETS)
@@ -48,7 +49,7 @@ def test_more_hits_than_rows_never_repeat_the_last_passage(planets: DenseRetriev
 
 def test_a_query_that_is_not_finite_finds_nothing(planets_folder: Path) -> None:
     """Would catch NaN scores, which JSON cannot carry."""
-    index, _ = open_index(planets_folder)
+    index = open_dense(planets_folder, read_manifest(planets_folder))
     queries_ND = np.full((2, 256), np.nan, dtype=np.float32)
     queries_ND[1] = np.inf
     assert index.search(queries_ND, 3) == [[], []]
@@ -68,7 +69,7 @@ words = st.sampled_from(["moon", "planet", "red", "water", "storm", "two", "the"
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.lists(words, max_size=6).map(" ".join), min_size=1, max_size=40), st.integers(1, 8))
-def test_a_batch_finds_what_single_queries_find(planets: DenseRetriever, queries: list[str], top_k: int) -> None:
+def test_a_batch_finds_what_single_queries_find(planets: Retriever, queries: list[str], top_k: int) -> None:
     """Would catch answers that move between the queries of a batch, or depend on its size."""
     together = planets.search(queries, top_k=top_k)
     for query, hits in zip(queries, together, strict=True):
@@ -86,12 +87,7 @@ def test_search_is_exact_on_random_vectors(num_rows: int, top_k: int, seed: int)
     vectors = faiss.IndexFlatIP(16)
     vectors.add(rows_ND)
 
-    class Rows(PassageStore):
-        def __init__(self) -> None: ...
-        def __len__(self) -> int:
-            return num_rows
-
-    found = DenseIndex(vectors, Rows()).search(queries_ND, top_k)
+    found = DenseIndex(vectors).search(queries_ND, top_k)
     scores_QN = queries_ND @ rows_ND.T
     for hits, scores_N in zip(found, scores_QN, strict=True):
         best = np.sort(scores_N)[::-1][:top_k]
@@ -100,9 +96,10 @@ def test_search_is_exact_on_random_vectors(num_rows: int, top_k: int, seed: int)
 
 def test_the_manifest_says_how_the_index_was_made(planets_folder: Path) -> None:
     """Would catch a manifest that a later check cannot rely on."""
-    _, manifest = open_index(planets_folder)
-    assert manifest.num_passages == 6
-    assert (manifest.encoder.name, manifest.encoder.dimension) == ("bag-of-words", 256)
+    manifest = check_index(planets_folder)
+    assert (manifest.num_passages, manifest.parts) == (6, ("dense",))
+    assert manifest.dense is not None
+    assert (manifest.dense.encoder.name, manifest.dense.encoder.dimension) == ("bag-of-words", 256)
     assert manifest.canaries[0].passage_ids[0] == "mercury"
     assert manifest.file_bytes["index.faiss"] == (planets_folder / "index.faiss").stat().st_size
 
@@ -133,8 +130,8 @@ def replace(old: bytes, new: bytes) -> Callable[[Path], None]:
         ("offsets.npy", scribble, "cannot be opened"),
         ("manifest.json", Path.unlink, "not an index folder"),
         ("manifest.json", scribble, "is not JSON"),
-        ("manifest.json", replace(b'"format_version": 1', b'"format_version": 9'), "format is 9"),
-        ("manifest.json", replace(b'"num_passages": 6', b'"num_passages": 7'), "rows of vectors 6"),
+        ("manifest.json", replace(b'"format_version": 2', b'"format_version": 9'), "format is 9"),
+        ("manifest.json", replace(b'"num_passages": 6', b'"num_passages": 7'), "passages 6, but the manifest says 7"),
         ("manifest.json", replace(b'"dimension": 256', b'"dimension": 255'), "dimension 256"),
         ("manifest.json", replace(b'"num_passages": 6', b'"num_passages": "six"'), "num_passages"),
     ],
@@ -147,7 +144,7 @@ def test_a_damaged_or_foreign_index_is_refused(
     shutil.copytree(planets_folder, folder)
     damage(folder / file)
     with pytest.raises(IndexFolderError, match=message) as caught:
-        open_index(folder)
+        check_index(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -184,7 +181,7 @@ def test_a_new_build_replaces_an_index_and_nothing_else(planets_folder: Path, tm
         BagOfWordsEncoder(),
         progress=lambda done, total: progress.append((done, total)),
     )
-    assert len(open_index(tmp_path / "index")[0]) == 2
+    assert check_index(tmp_path / "index").num_passages == 2
     assert progress == [(2, 2)]
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from retriever_server.app import create_app
 from retriever_server.index import build_index
-from retriever_server.retrievers import open_retriever
+from retriever_server.opening import open_retriever
 from retriever_server.schema import Passage, ScoredPassage
 from retriever_server.service import Opened
 from tests.retriever_server.bag_of_words import BagOfWordsEncoder

@@ -208,3 +208,30 @@ def test_an_encoder_that_does_not_fit_ends_the_server(planets_folder: Path) -> N
         for number, handler in zip((signal.SIGTERM, signal.SIGINT), handlers, strict=True):
             signal.signal(number, handler)
     assert len(reports) == 1 and "ready" not in reports[0]
+
+
+@pytest.mark.parametrize(("name", "num_hits"), [("bm25", 4), ("hybrid", 6), ("random", 6), ("empty", 0)])
+def test_each_retriever_is_served_by_its_name(name: str, num_hits: int, hybrid_folder: Path) -> None:
+    """Would catch a name that does not reach the index, or another wire for another retriever."""
+    with running(hybrid_folder, name) as process:
+        assert f"while the {name} retriever loads" in line_with("503", process)
+        url = line_with("ready", process).split()[1]
+        body = {"queries": ["no moon"], "topk": 6, "return_scores": True}
+        (hits,) = httpx.post(url, json=body, timeout=30).json()["result"]
+    assert len(hits) == num_hits
+    assert all(hit["document"].keys() == {"id", "title", "text", "contents", "url"} for hit in hits)
+
+
+@pytest.mark.parametrize("name", ["bm25", "hybrid"])
+def test_a_part_that_the_folder_lacks_is_told_before_the_model_is_loaded(name: str, planets_folder: Path) -> None:
+    """Would catch a server that finds out at its first query, or falls back to another retriever."""
+    with pytest.raises(IndexFolderError, match="has no bm25 part, only dense; build it again, or choose another"):
+        serve(planets_folder, retriever=name, port=0, load_encoder=must_not_load)  # type: ignore[arg-type]
+
+
+def test_a_reload_opens_the_same_retriever_again(hybrid_folder: Path) -> None:
+    """Would catch a reload that falls back to the default retriever: an ablation then ends unseen."""
+    with running(hybrid_folder, "empty") as process:
+        url = line_with("ready", process).split()[1]
+        assert httpx.post(url.replace("/retrieve", "/admin/reload"), timeout=30).status_code == 200
+        assert httpx.post(url, json={"query": "Mars"}).json() == {"result": [[]]}

@@ -12,13 +12,14 @@ from fastapi import FastAPI
 
 from retriever_server.app import attach_retriever, create_app
 from retriever_server.limits import Limits
-from retriever_server.retrievers import DenseRetriever, open_retriever
+from retriever_server.opening import open_retriever
+from retriever_server.retrievers import Retriever
 from retriever_server.schema import ScoredPassage
 from tests.retriever_server.bag_of_words import BagOfWordsEncoder
 from tests.retriever_server.conftest import EchoRetriever, get
 
 
-def test_alive_before_ready(planets: DenseRetriever) -> None:
+def test_alive_before_ready(planets: Retriever) -> None:
     """Would catch a supervisor that kills a loading process, or sends it work before it can search."""
     app = create_app(None)
     live, ready = get(app, "/live", "/ready")

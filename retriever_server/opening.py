@@ -1,0 +1,143 @@
+"""From an index folder and a name to a retriever: what is cheap is checked first, models load last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from retriever_server.encoders import Encoder, SentenceEncoder
+from retriever_server.errors import EncoderError, IndexFolderError
+from retriever_server.index import open_dense, open_passages
+from retriever_server.manifest import Canary, Manifest, differences
+from retriever_server.rerank import CrossEncoderReranker, RerankingRetriever
+from retriever_server.retrievers import (
+    BM25Retriever,
+    DenseRetriever,
+    EmptyRetriever,
+    HybridRetriever,
+    RandomRetriever,
+    Retriever,
+)
+from retriever_server.schema import RetrieverName
+from retriever_server.store import PassageStore
+
+LoadEncoder = Callable[[str], Encoder]
+
+
+def open_retriever(
+    folder: Path,
+    name: RetrieverName = "dense",
+    *,
+    rerank: str | None = None,
+    load_encoder: LoadEncoder = SentenceEncoder,
+) -> tuple[Retriever, Manifest]:
+    """A retriever over an index folder and its manifest; see prepare_retriever for what is raised."""
+    load, manifest = prepare_retriever(folder, name, rerank=rerank, load_encoder=load_encoder)
+    return load(), manifest
+
+
+def prepare_retriever(
+    folder: Path,
+    name: RetrieverName = "dense",
+    *,
+    rerank: str | None = None,
+    load_encoder: LoadEncoder = SentenceEncoder,
+) -> tuple[Callable[[], Retriever], Manifest]:
+    """What loads the retriever, in seconds, and the manifest, after all was checked that can be at once.
+
+    `rerank` names a CrossEncoder. Both raise IndexFolderError; loading also EncoderError, when a model cannot be
+    loaded or is not the one of the index.
+    """
+    store, manifest = open_passages(folder)
+    load = _prepare(folder, name, manifest, store, load_encoder)
+    if rerank is None:
+        return load, manifest
+    return lambda: RerankingRetriever(load(), CrossEncoderReranker(rerank)), manifest
+
+
+def _prepare(
+    folder: Path, name: RetrieverName, manifest: Manifest, store: PassageStore, load_encoder: LoadEncoder
+) -> Callable[[], Retriever]:
+    match name:
+        case "empty":
+            return EmptyRetriever
+        case "random":
+            return lambda: RandomRetriever(store)
+        case "dense":
+            return _prepare_dense(folder, manifest, store, load_encoder)
+        case "bm25":
+            return _prepare_bm25(folder, manifest, store)
+        case "hybrid":
+            bm25 = _prepare_bm25(folder, manifest, store)
+            dense = _prepare_dense(folder, manifest, store, load_encoder)
+            return lambda: HybridRetriever([bm25(), dense()], store)
+
+
+def check_index(folder: Path) -> Manifest:
+    """The manifest, after all parts were opened; no encoder is loaded. Raises IndexFolderError."""
+    store, manifest = open_passages(folder)
+    if manifest.dense is not None:
+        open_dense(folder, manifest)
+    if manifest.bm25 is not None:
+        _prepare_bm25(folder, manifest, store)()
+    return manifest
+
+
+def _prepare_dense(
+    folder: Path, manifest: Manifest, store: PassageStore, load_encoder: LoadEncoder
+) -> Callable[[], DenseRetriever]:
+    part = manifest.dense
+    if part is None:
+        raise _missing_part(folder, manifest, "dense")
+    index = open_dense(folder, manifest)
+
+    def load() -> DenseRetriever:
+        encoder = load_encoder(part.encoder.name)
+        if differing := differences(encoder.spec, part.encoder):
+            raise EncoderError(f"the encoder is not the one of the index: {differing}; build it again")
+        retriever = DenseRetriever(index, encoder, store)
+        num_same, num_expected = _count_found_again(retriever, part.canaries)
+        # Near ties may swap on another processor; another model finds next to nothing again.
+        if num_same < num_expected / 2:
+            raise EncoderError(
+                f"encoder {part.encoder.name!r} finds {num_same} of {num_expected} passages that it found when "
+                "the index was built: its weights have changed, build the index again"
+            )
+        return retriever
+
+    return load
+
+
+def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Callable[[], BM25Retriever]:
+    part = manifest.bm25
+    if part is None:
+        raise _missing_part(folder, manifest, "bm25")
+
+    def load() -> BM25Retriever:
+        from retriever_server.bm25 import BM25_FOLDER, TERMS, open_bm25
+
+        if differing := differences(TERMS, part.terms):
+            raise IndexFolderError(f"{folder}: other BM25 settings: {differing}; build it again")
+        retriever = BM25Retriever(open_bm25(folder / BM25_FOLDER, manifest.num_passages), store)
+        num_same, num_expected = _count_found_again(retriever, part.canaries)
+        if num_same < num_expected:
+            raise IndexFolderError(
+                f"{folder}: BM25 finds {num_same} of {num_expected} passages that it found when the index was "
+                "built: bm25s or PyStemmer has changed, build the index again"
+            )
+        return retriever
+
+    return load
+
+
+def _missing_part(folder: Path, manifest: Manifest, part: str) -> IndexFolderError:
+    there = " and ".join(manifest.parts)
+    return IndexFolderError(f"{folder}: has no {part} part, only {there}; build it again, or choose another retriever")
+
+
+def _count_found_again(retriever: Retriever, canaries: Sequence[Canary]) -> tuple[int, int]:
+    """Of the passages that the canary queries found when the index was built: found again, and all."""
+    expected = [set(canary.passage_ids) for canary in canaries]
+    answers = retriever.search([canary.query for canary in canaries], top_k=max(map(len, expected), default=0))
+    found = [{hit.passage.id for hit in hits} for hits in answers]
+    return sum(len(ours & theirs) for ours, theirs in zip(found, expected, strict=True)), sum(map(len, expected))
