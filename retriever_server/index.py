@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from retriever_server.corpus import read_corpus
 from retriever_server.encoders import Encoder
 from retriever_server.errors import IndexFolderError
+from retriever_server.kinds import AUTO, choose_kind, new_vectors, train
 from retriever_server.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -33,6 +34,7 @@ from retriever_server.schema import Hits, Passage
 from retriever_server.store import OFFSETS_FILE, PASSAGES_FILE, PassageStore, write_passages
 
 INDEX_FILE = "index.faiss"
+_ENCODED_FILE = "encoded.npy"
 _CHUNK_PASSAGES = 1024
 _NUM_CANARIES = 5
 _CANARY_WORDS = 12
@@ -56,18 +58,21 @@ def build_index(
     out: Path,
     encoder: Encoder | None,
     *,
+    kind: str = "flat",
     with_bm25: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """The manifest of the index folder written to `out`, replacing an index that was there.
 
-    An encoder makes the dense part, `with_bm25` the BM25 part. The whole corpus is checked before anything is
-    encoded. `progress(done, total)` counts passages, once for each part. Until the end all lies in a folder beside
-    `out`: a failed build leaves `out` as it was.
+    An encoder makes the dense part, of a kind of kinds.py; `with_bm25` makes the BM25 part. The whole corpus is
+    checked before anything is encoded. `progress(done, total)` counts passages, once for each part. Until the end
+    all lies in a folder beside `out`: a failed build leaves `out` as it was.
 
     Raises CorpusError, IndexFolderError.
     """
     _check_out(out)
+    if encoder is not None and kind != AUTO:
+        new_vectors(kind, encoder.spec.dimension)
     with _building_folder(out) as folder:
         _check_disk(folder, _estimated_bytes(corpus), "the passages")
         digest = write_passages(read_corpus(corpus), folder)
@@ -79,7 +84,7 @@ def build_index(
             format_version=FORMAT_VERSION,
             num_passages=len(store),
             corpus_sha256=digest,
-            dense=_build_dense(store, folder, encoder, steps) if encoder is not None else None,
+            dense=_build_dense(store, folder, encoder, kind, steps) if encoder is not None else None,
             bm25=_build_bm25(store, folder, steps, corpus) if with_bm25 else None,
             versions=_versions(),
             file_bytes=_file_bytes(folder),
@@ -90,7 +95,7 @@ def build_index(
 
 
 class DenseIndex:
-    """Exact search by inner product; a row of vectors is a row of the corpus."""
+    """Search by inner product, exact where the kind is; a row of vectors is a row of the corpus."""
 
     def __init__(self, vectors: Any) -> None:
         self._vectors = vectors
@@ -159,20 +164,32 @@ class _Steps:
             self._report(self._done, self._total)
 
 
-def _build_dense(store: PassageStore, folder: Path, encoder: Encoder, steps: _Steps) -> DensePart:
-    _check_disk(folder, len(store) * encoder.spec.dimension * 4, "the vectors")
-    vectors = faiss.IndexFlatIP(encoder.spec.dimension)
-    for start in range(0, len(store), _CHUNK_PASSAGES):
-        rows = range(start, min(start + _CHUNK_PASSAGES, len(store)))
-        vectors.add(encoder.encode_passages([passage_text(store[row]) for row in rows]))
+def _build_dense(store: PassageStore, folder: Path, encoder: Encoder, kind: str, steps: _Steps) -> DensePart:
+    """The vectors lie in a file until all are there: a kind that is smaller than they are never holds them at once."""
+    dimension = encoder.spec.dimension
+    kind, reason = choose_kind(kind, len(store), dimension)
+    vectors = new_vectors(kind, dimension)
+    _check_disk(folder, 2 * len(store) * dimension * 4, "the vectors")
+    encoded_path = folder / _ENCODED_FILE
+    encoded_ND = np.lib.format.open_memmap(encoded_path, mode="w+", dtype=np.float32, shape=(len(store), dimension))
+    for rows in _chunks(len(store)):
+        encoded_ND[rows.start : rows.stop] = encoder.encode_passages([passage_text(store[row]) for row in rows])
         steps.add(len(rows))
+    train(vectors, encoded_ND)
+    for rows in _chunks(len(store)):
+        vectors.add(np.ascontiguousarray(encoded_ND[rows.start : rows.stop]))
+    encoded_path.unlink()
     try:
         faiss.write_index(vectors, str(folder / INDEX_FILE))
     except RuntimeError as error:
         raise IndexFolderError(f"{folder.parent}: the vectors cannot be written; is the disk full?") from error
     index = DenseIndex(vectors)
     canaries = _canaries(store, lambda queries: index.search(encoder.encode_queries(queries), _CANARY_TOP_K))
-    return DensePart("flat", "inner_product", is_normalised=True, encoder=encoder.spec, canaries=canaries)
+    return DensePart(kind, reason, "inner_product", is_normalised=True, encoder=encoder.spec, canaries=canaries)
+
+
+def _chunks(num_rows: int) -> Iterator[range]:
+    return (range(start, min(start + _CHUNK_PASSAGES, num_rows)) for start in range(0, num_rows, _CHUNK_PASSAGES))
 
 
 def _build_bm25(store: PassageStore, folder: Path, steps: _Steps, corpus: Path) -> BM25Part:

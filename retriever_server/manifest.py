@@ -29,9 +29,10 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class DensePart:
-    """The make of `index.faiss`."""
+    """The make of `index.faiss`: `kind` is a name of kinds.py or a FAISS factory string, `kind_reason` why it is."""
 
-    kind: Literal["flat"]
+    kind: str
+    kind_reason: str
     metric: Literal["inner_product"]
     is_normalised: bool
     encoder: EncoderSpec

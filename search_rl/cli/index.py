@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from retriever_server.schema import RetrieverName
+
+if TYPE_CHECKING:
+    from retriever_server.manifest import Manifest
 
 app = typer.Typer(help="Build, look at and query a corpus index.", no_args_is_help=True)
 
@@ -27,6 +30,10 @@ def build(
         Literal["dense", "bm25", "hybrid"],
         typer.Option(help="What the folder is for: dense vectors, BM25 weights, or hybrid: both."),
     ] = "dense",
+    kind: Annotated[
+        str,
+        typer.Option(help="Dense index: flat (exact), fp16, sq8, hnsw, a FAISS factory string, or auto, by size."),
+    ] = "flat",
 ) -> None:
     """Turn a corpus into an index folder."""
     from retriever_server.encoders import SentenceEncoder
@@ -34,10 +41,13 @@ def build(
 
     model = SentenceEncoder(encoder, batch_size=batch_size) if retriever != "bm25" else None
     with _progress("indexing passages") as progress:
-        manifest = build_index(corpus, out, model, with_bm25=retriever != "dense", progress=progress)
-    dimensions = f", {manifest.dense.encoder.dimension} dimensions" if manifest.dense is not None else ""
-    bm25 = ", BM25" if manifest.bm25 is not None else ""
-    typer.echo(f"{out}: {manifest.num_passages:,} passages{dimensions}{bm25}")
+        manifest = build_index(corpus, out, model, kind=kind, with_bm25=retriever != "dense", progress=progress)
+    typer.echo(f"{out}: {manifest.num_passages:,} passages{_dense_text(manifest)}{', BM25' if manifest.bm25 else ''}")
+
+
+def _dense_text(manifest: Manifest) -> str:
+    dense = manifest.dense
+    return f", {dense.encoder.dimension} dimensions, {dense.kind} ({dense.kind_reason})" if dense else ""
 
 
 @app.command()

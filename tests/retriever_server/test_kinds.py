@@ -1,0 +1,101 @@
+"""Kinds of dense index: each is built, written, opened and held against exact search."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from retriever_server.errors import IndexFolderError
+from retriever_server.index import build_index, open_dense
+from retriever_server.kinds import AUTO, choose_kind
+from retriever_server.manifest import read_manifest
+from retriever_server.schema import Passage
+from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
+from tests.retriever_server.conftest import write_corpus
+
+WORDS = [f"word{number}" for number in range(400)]
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two thousand passages of thirty words."""
+    choice = random.Random(5)
+    passages = [Passage(str(number), "", " ".join(choice.choices(WORDS, k=30))) for number in range(2000)]
+    return write_corpus(tmp_path_factory.mktemp("kinds") / "corpus.jsonl", passages)
+
+
+@pytest.fixture(scope="module")
+def queries() -> list[str]:
+    """Eight words each."""
+    choice = random.Random(6)
+    return [" ".join(choice.choices(WORDS, k=8)) for _ in range(50)]
+
+
+def found(corpus: Path, folder: Path, kind: str, queries: list[str]) -> list[set[int]]:
+    """The best ten rows of each query, from an index that went through its file."""
+    encoder = BagOfWordsEncoder()
+    build_index(corpus, folder, encoder, kind=kind)
+    index = open_dense(folder, read_manifest(folder))
+    return [{row for row, _ in hits} for hits in index.search(encoder.encode_queries(queries), 10)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "least_recall"), [("fp16", 0.97), ("sq8", 0.9), ("hnsw", 0.8), ("IVF16,PQ64", 0.15), ("Flat", 1.0)]
+)
+def test_a_kind_finds_what_exact_search_finds(
+    corpus: Path, tmp_path: Path, queries: list[str], kind: str, least_recall: float
+) -> None:
+    """Would catch a kind that is not trained, is by distance, or loses its rows on the way through the file."""
+    exact = found(corpus, tmp_path / "flat", "flat", queries)
+    ours = found(corpus, tmp_path / "kind", kind, queries)
+    recall = np.mean([len(mine & best) / len(best) for mine, best in zip(ours, exact, strict=True)])
+    assert recall >= least_recall
+    manifest = read_manifest(tmp_path / "kind")
+    assert manifest.dense is not None
+    assert (manifest.dense.kind, manifest.dense.kind_reason) == (kind, "asked for")
+    assert not (tmp_path / "kind" / "encoded.npy").exists()
+
+
+def test_a_kind_that_faiss_does_not_know_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    """Would catch an hour of encoding that ends in a mistyped name."""
+    with pytest.raises(IndexFolderError, match="--kind hsnw: neither one of flat, fp16, sq8, hnsw, auto nor a FAISS"):
+        build_index(tmp_path / "no-corpus.jsonl", tmp_path / "index", BagOfWordsEncoder(), kind="hsnw")
+
+
+def test_too_few_passages_for_a_kind_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    """Would catch FAISS's own C++ text, and a half-built folder."""
+    corpus = write_corpus(tmp_path / "corpus.jsonl", PLANETS)
+    with pytest.raises(IndexFolderError, match="6 passages are too few for this kind of index"):
+        build_index(corpus, tmp_path / "index", BagOfWordsEncoder(), kind="IVF64,PQ8")
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("num_passages", "expected"),
+    [
+        (9_265, "flat"),
+        (1_000_000, "flat"),
+        (2_000_000, "fp16"),
+        (5_000_000, "sq8"),
+        (21_015_324, "IVF18336,PQ192"),
+    ],
+)
+def test_auto_takes_the_most_exact_kind_that_fits(
+    monkeypatch: pytest.MonkeyPatch, num_passages: int, expected: str
+) -> None:
+    """Would catch an index that is chosen without a look at the memory it needs."""
+    memory = psutil.virtual_memory()._replace(available=8 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    kind, reason = choose_kind(AUTO, num_passages, 768)
+    assert kind == expected
+    assert "GB" in reason
+
+
+def test_a_kind_that_is_named_is_not_second_guessed() -> None:
+    """Would catch an explicit choice that the machine's memory overrides."""
+    assert choose_kind("flat", 10**9, 768) == ("flat", "asked for")
