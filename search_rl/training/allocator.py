@@ -1,7 +1,8 @@
-"""Memory of trainer processes on a CPU: Ray's own jemalloc, told to keep what it has, and a bound on what it keeps.
+"""Memory of trainer processes on a CPU: Ray's own jemalloc, kept by the process that computes, and a bound on it.
 
 glibc hands every large tensor back to the kernel and faults in fresh pages for the next one. An allocator that returns
-nothing is faster, and grows from step to step, because episodes of other lengths leave holes that nothing fits.
+nothing is faster, and grows from step to step, because episodes of other lengths leave holes that nothing fits. The
+dozen processes beside it have nothing to gain: they return what they do not use.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import psutil
 
-SETTINGS = "narenas:1,dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always"
+SETTINGS = "narenas:1,dirty_decay_ms:1000,muzzy_decay_ms:0"
 GROWTH_ALLOWED = 1.25
-_PURGE_ALL_ARENAS = b"arena.4096.purge"
+_ALL_ARENAS = 4096
+_NEVER = -1
 
 
 def allocator_environment() -> dict[str, str]:
@@ -29,24 +31,32 @@ def allocator_environment() -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class MemoryBound:
-    """Returns unused memory to the kernel when a process has grown by a quarter over what its first pass needed."""
+class KeptMemory:
+    """From now on this process keeps its memory, until it has grown by a quarter over what its first pass needed.
+
+    Nothing happens in a process that does not use jemalloc.
+    """
 
     first_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("arenas.dirty_decay_ms", "arenas.muzzy_decay_ms", "arena.0.dirty_decay_ms"):
+            _tell(name, ctypes.c_ssize_t(_NEVER))
+
     def check(self) -> bool:
-        """Call it after each pass; True when memory was returned."""
+        """Call it after each pass; True when unused memory was returned."""
         resident_bytes = psutil.Process().memory_info().rss
         if self.first_bytes is None:
             self.first_bytes = resident_bytes
         if resident_bytes <= self.first_bytes * GROWTH_ALLOWED:
             return False
-        return _purge()
+        return _tell(f"arena.{_ALL_ARENAS}.purge")
 
 
-def _purge() -> bool:
-    """False where this process does not use jemalloc."""
+def _tell(name: str, value: ctypes.c_ssize_t | None = None) -> bool:
+    """Set or do what jemalloc calls `name`; False where there is no jemalloc, or no such name."""
     library = next((path for path in os.environ.get("LD_PRELOAD", "").split(":") if "jemalloc" in path), None)
     if library is None:
         return False
-    return bool(ctypes.CDLL(library).mallctl(_PURGE_ALL_ARENAS, None, None, None, ctypes.c_size_t(0)) == 0)
+    pointer, size = (ctypes.byref(value), ctypes.sizeof(value)) if value is not None else (None, 0)
+    return bool(ctypes.CDLL(library).mallctl(name.encode(), None, None, pointer, ctypes.c_size_t(size)) == 0)

@@ -27,7 +27,7 @@ from verl.workers.engine.utils import detach_tree, postprocess_batch_func
 from verl.workers.utils.losses import ppo_loss
 
 from search_rl.training import monitor
-from search_rl.training.allocator import MemoryBound
+from search_rl.training.allocator import KeptMemory
 from search_rl.training.packing import length_sorted_batches, loss_positions
 
 DEFAULT_MICRO_BATCH_TOKENS = 4096
@@ -72,7 +72,7 @@ class CpuEngine(FSDPEngineWithLMHead):
     def initialize(self) -> None:
         """See verl's engine."""
         _go_before_bystanders()
-        self._memory_bound = MemoryBound()
+        self._kept_memory = KeptMemory()
         super().initialize()
 
     def _build_module(self) -> torch.nn.Module:
@@ -116,7 +116,7 @@ class CpuEngine(FSDPEngineWithLMHead):
             outputs.append(output)
             monitor.beat("update" if not forward_only else "log-probs")
         if not forward_only:
-            self._memory_bound.check()
+            self._kept_memory.check()
         return postprocess_batch_func(output_lst=outputs, indices=indices, data=data)  # type: ignore[no-any-return]
 
     def forward_step(
