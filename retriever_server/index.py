@@ -34,7 +34,7 @@ from retriever_server.schema import Hits, Passage
 from retriever_server.store import OFFSETS_FILE, PASSAGES_FILE, PassageStore, write_passages
 
 INDEX_FILE = "index.faiss"
-_ENCODED_FILE = "encoded.npy"
+_ENCODED_FILE = "encoded.f32"
 _CHUNK_PASSAGES = 1024
 _NUM_CANARIES = 5
 _CANARY_WORDS = 12
@@ -171,7 +171,7 @@ def _build_dense(store: PassageStore, folder: Path, encoder: Encoder, kind: str,
     vectors = new_vectors(kind, dimension)
     _check_disk(folder, 2 * len(store) * dimension * 4, "the vectors")
     encoded_path = folder / _ENCODED_FILE
-    encoded_ND = np.lib.format.open_memmap(encoded_path, mode="w+", dtype=np.float32, shape=(len(store), dimension))
+    encoded_ND = np.memmap(encoded_path, dtype=np.float32, mode="w+", shape=(len(store), dimension))
     for rows in _chunks(len(store)):
         encoded_ND[rows.start : rows.stop] = encoder.encode_passages([passage_text(store[row]) for row in rows])
         steps.add(len(rows))
