@@ -36,9 +36,10 @@ def group_advantages(
             members[group].append(row)
     advantages_B = torch.zeros(len(live_B), dtype=torch.float32, device=mask_BT.device)
     for rows in members.values():
-        if len(rows) == 1:
+        rewards = rewards_B[rows].double()
+        if rewards.min() == rewards.max():  # The mean of equal numbers may differ from them in the last bit.
             continue
-        rewards = rewards_B[rows].float()
         centred = rewards - rewards.mean()
-        advantages_B[rows] = centred / (rewards.std() + epsilon) if by_deviation else centred
+        credit = centred / (rewards.std() + epsilon) if by_deviation else centred
+        advantages_B[rows] = credit.float()
     return advantages_B[:, None] * mask_BT
