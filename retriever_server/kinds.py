@@ -22,6 +22,8 @@ FACTORY_STRINGS: Mapping[str, str] = {
 BYTES_PER_DIMENSION: Mapping[str, float] = {"flat": 4.0, "fp16": 2.0, "sq8": 1.0}
 AUTO = "auto"
 _MEMORY_SHARE = 0.5
+_LEAST_LISTS, _LISTS_DIVISOR = 8, 64
+_CANDIDATES = 64
 _TRAIN_ROWS = 65536
 _TRAIN_SEED = 17
 
@@ -45,14 +47,22 @@ def choose_kind(kind: str, num_passages: int, dimension: int) -> tuple[str, str]
 
 
 def new_vectors(kind: str, dimension: int) -> Any:
-    """An empty FAISS index by inner product. Raises IndexFolderError for a kind that FAISS does not know."""
+    """An empty FAISS index by inner product. Raises IndexFolderError for a kind that FAISS does not know.
+
+    FAISS's own defaults look into one list and keep 16 candidates; what is set here is written with the index.
+    """
     try:
-        return faiss.index_factory(dimension, FACTORY_STRINGS.get(kind, kind), faiss.METRIC_INNER_PRODUCT)
+        vectors = faiss.index_factory(dimension, FACTORY_STRINGS.get(kind, kind), faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise IndexFolderError(
             f"--kind {kind}: neither one of {', '.join((*FACTORY_STRINGS, AUTO))} nor a FAISS factory string for "
             f"{dimension} dimensions"
         ) from error
+    if (lists := faiss.try_extract_index_ivf(vectors)) is not None:
+        lists.nprobe = min(lists.nlist, max(_LEAST_LISTS, lists.nlist // _LISTS_DIVISOR))
+    if isinstance(vectors, faiss.IndexHNSW):
+        vectors.hnsw.efSearch = _CANDIDATES
+    return vectors
 
 
 def train(vectors: Any, encoded_ND: NDArray[np.float32]) -> None:

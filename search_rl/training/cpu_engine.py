@@ -40,8 +40,8 @@ def _go_before_bystanders() -> None:
     Each of Ray's dozen processes wakes a hundred times a second, and whenever one takes a core from a thread that
     computes, the other threads wait for that thread.
     """
-    with suppress(OSError):
-        for thread in Path("/proc/self/task").iterdir():
+    for thread in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # A thread may end meanwhile.
             os.setpriority(os.PRIO_PROCESS, int(thread.name), COMPUTE_NICENESS)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
+import faiss
 import numpy as np
 import psutil
 import pytest
 
 from retriever_server.errors import IndexFolderError
-from retriever_server.index import build_index, open_dense
-from retriever_server.kinds import AUTO, choose_kind
+from retriever_server.index import INDEX_FILE, build_index, open_dense
+from retriever_server.kinds import AUTO, choose_kind, new_vectors
 from retriever_server.manifest import read_manifest
 from retriever_server.schema import Passage
 from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
@@ -59,6 +61,19 @@ def test_a_kind_finds_what_exact_search_finds(
     assert manifest.dense is not None
     assert (manifest.dense.kind, manifest.dense.kind_reason) == (kind, "asked for")
     assert not (tmp_path / "kind" / "encoded.f32").exists()
+
+
+def test_a_kind_of_lists_looks_into_more_than_one_after_its_file(corpus: Path, tmp_path: Path) -> None:
+    """Would catch FAISS's default of one list: most of what exact search finds lies in the others."""
+    for kind, expected in (("IVF4,Flat", 4), ("IVF16,Flat", 8), ("IVF1024,Flat", 16)):
+        lists: Any = faiss.try_extract_index_ivf(new_vectors(kind, 256))
+        assert lists.nprobe == expected
+    build_index(corpus, tmp_path / "index", BagOfWordsEncoder(), kind="IVF16,Flat")
+    lists = faiss.try_extract_index_ivf(faiss.read_index(str(tmp_path / "index" / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC))
+    assert lists.nprobe == 8
+    build_index(corpus, tmp_path / "graph", BagOfWordsEncoder(), kind="hnsw")
+    graph: Any = faiss.read_index(str(tmp_path / "graph" / INDEX_FILE))
+    assert graph.hnsw.efSearch == 64
 
 
 def test_a_kind_that_faiss_does_not_know_is_refused_before_anything_is_read(tmp_path: Path) -> None:
