@@ -123,7 +123,7 @@ agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 2
 rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16,
           gpu_memory_share: 0.2}}
 algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
-optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-3}}
+optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-2}}
 trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console]}}
 hardware: {{platform: cpu, gpus_per_node: 1}}
 sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}
