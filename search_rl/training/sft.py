@@ -115,6 +115,8 @@ def sft_overrides(config: Config, demonstrations: Path, out: Path, num_steps: in
         f"trainer.device={'cpu' if on_cpu else 'cuda'}",
         f"trainer.nnodes={config.hardware.nodes}",
         f"trainer.n_gpus_per_node={config.hardware.gpus_per_node}",
+        f"hydra.run.dir={json.dumps(str(out.resolve()))}",
+        "hydra.job.chdir=False",
     ]
 
 

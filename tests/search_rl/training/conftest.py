@@ -50,13 +50,18 @@ class Workspace:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of ours to its end."""
         return subprocess.run(
-            _search_rl(*arguments), capture_output=True, text=True, timeout=START_SECONDS, check=False
+            _search_rl(*arguments),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
         )
 
     def start_training(self, *arguments: str) -> subprocess.Popen[str]:
         """`search-rl train` in a session of its own."""
         command = _search_rl("train", str(self.config), "--set", f"run.name={self.name}", *arguments)
-        return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=self.folder, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
     def await_in(
         self, process: subprocess.Popen[str], condition: Callable[[], bool], what: str
