@@ -41,7 +41,7 @@ def _downloaded(part: Part, revision: str | None) -> Path:
     try:
         return Path(hf_hub_download(part.repository, part.path, repo_type="dataset", revision=revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
-        reason = str(error).strip().split("\n")[0]
+        reason = str(error).strip().split("\n")[0].rstrip(".")
         raise DataError(
             f"cannot download {part.path} of {part.repository}: {reason}. Without a network, copy the repository here "
             f"and give --from FOLDER"
