@@ -116,6 +116,10 @@ class VllmEngine:
             raise EngineError(f"vLLM ended request {request_id} without an output")
         return _generation(final)
 
+    async def forget_prefixes(self) -> None:
+        """Empty the prefix cache; nothing may be in flight."""
+        await self._llm.reset_prefix_cache()
+
 
 def _check_model(model_path: str | Path) -> None:
     """Raise ModelError for what is no model, before vLLM starts processes to find out."""
@@ -163,4 +167,8 @@ def _generation(output: RequestOutput) -> Generation:
     if completion.logprobs is None or len(completion.logprobs) != len(token_ids):
         raise EngineError(f"vLLM gave no log-prob for some of {len(token_ids)} tokens")
     logprobs = zip(token_ids, completion.logprobs, strict=True)
-    return Generation(token_ids, tuple(position[token_id].logprob for token_id, position in logprobs))
+    return Generation(
+        token_ids,
+        tuple(position[token_id].logprob for token_id, position in logprobs),
+        num_cached_tokens=output.num_cached_tokens or 0,
+    )

@@ -120,6 +120,11 @@ class SearchClient:
         await self._endpoints.close()
         await self._client.aclose()
 
+    @property
+    def lost(self) -> str:
+        """Who is away and why, once an outage has lasted longer than its limit; empty otherwise."""
+        return self._endpoints.outage if self._endpoints.is_lost else ""
+
     def take_counts(self) -> SearchCounts:
         """The counts since they were last taken."""
         taken, self._counts = self._counts, SearchCounts()

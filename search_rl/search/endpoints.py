@@ -58,18 +58,23 @@ class Endpoints:
         """Who is away and why."""
         return f"no retriever answers: {', '.join(str(endpoint) for endpoint in self.all)}"
 
+    @property
+    def is_lost(self) -> bool:
+        """True when an outage has lasted longer than its limit."""
+        began = self._outage_began
+        return began is not None and time.monotonic() - began >= self.outage_limit_seconds
+
     async def pick(self) -> Endpoint:
         """The next service in turn whose circuit is closed; in an outage, the first that is back.
 
         Raises RetrieverOutage once the outage has lasted for `outage_limit_seconds`.
         """
         while (endpoint := self._next_closed()) is None:
-            assert self._outage_began is not None
-            left_seconds = self._outage_began + self.outage_limit_seconds - time.monotonic()
-            if left_seconds <= 0:
+            if self.is_lost:
                 raise RetrieverOutage(f"{self.outage}, for more than {self.outage_limit_seconds:g} seconds")
+            assert self._outage_began is not None
             with suppress(TimeoutError):
-                async with asyncio.timeout(left_seconds):
+                async with asyncio.timeout(self._outage_began + self.outage_limit_seconds - time.monotonic()):
                     await self._is_over.wait()
         return endpoint
 
@@ -106,8 +111,7 @@ class Endpoints:
             await asyncio.sleep(self.probe_seconds)
             try:
                 await self.probe(endpoint.url)
-            except RetrieverError as error:
-                endpoint.fault = str(error)
+            except RetrieverError:
                 if self._outage_began is not None:
                     self.on_pause(self.outage)
             else:
