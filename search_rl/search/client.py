@@ -217,17 +217,19 @@ class SearchClient:
         return results
 
     async def _first_answer(self, queries: Sequence[str], top_k: int) -> tuple[Endpoint, httpx.Response]:
-        """The first answer that is not a 5xx, and who gave it."""
-        reason = "no answer"
+        """The first answer that is not a 5xx, and who gave it. In an outage no attempt is the last: it says nothing
+        about the queries."""
+        reason, attempt = "no answer", 0
         try:
             async with asyncio.timeout(self._deadline_seconds) as deadline:
-                for attempt in range(1, self._max_attempts + 1):
+                while attempt < self._max_attempts or self._endpoints.is_outage:
                     endpoint = await self._pick(deadline)
+                    attempt += 1
                     answer = await self._attempt(endpoint, queries, top_k)
                     if isinstance(answer, httpx.Response):
                         return endpoint, answer
                     reason = answer.reason
-                    if attempt < self._max_attempts:
+                    if attempt < self._max_attempts and not self._endpoints.is_outage:
                         await asyncio.sleep(max(self._backoff(attempt), answer.retry_after_seconds))
         except TimeoutError:
             reason += f", and {self._deadline_seconds:g} seconds are over"

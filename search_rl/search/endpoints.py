@@ -59,6 +59,11 @@ class Endpoints:
         return f"no retriever answers: {', '.join(str(endpoint) for endpoint in self.all)}"
 
     @property
+    def is_outage(self) -> bool:
+        """True while every circuit is open."""
+        return self._outage_began is not None
+
+    @property
     def is_lost(self) -> bool:
         """True when an outage has lasted longer than its limit."""
         began = self._outage_began
@@ -112,7 +117,7 @@ class Endpoints:
             try:
                 await self.probe(endpoint.url)
             except RetrieverError:
-                if self._outage_began is not None:
+                if self.is_outage:
                     self.on_pause(self.outage)
             else:
                 self.succeeded(endpoint)

@@ -29,6 +29,9 @@ UPDATE_PATIENCE_SECONDS = 1800.0
 class SearchTrainer(PPOTrainerSync):
     """One step: rollouts, checks, advantages, update, weight sync; what is new here stands around verl's own."""
 
+    global_steps: int
+    train_dataloader: Any
+
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):
             config.trainer.v1.trainer_mode = "sync"

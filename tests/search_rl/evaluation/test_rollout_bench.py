@@ -34,7 +34,7 @@ class OnePassage:
 
 @dataclass(slots=True)
 class TimedEngine:
-    """Searches twice, then answers; turn t of question i is slow where i + t is even. It overruns unless told to stop."""
+    """Searches twice, then answers; turn t of question i is slow where i + t is even. Without a stop it writes on."""
 
     codec: ByteCodec
     turns: Counter[str] = field(default_factory=Counter)
@@ -91,8 +91,8 @@ def test_the_barrier_keeps_turns_apart_and_independent_episodes_do_not(codec: By
     for loop, is_apart in ((TurnLoop.BARRIER, True), (TurnLoop.INDEPENDENT, False)):
         report = run(bench, loop)
         assert (report.num_episodes, report.num_void, report.num_searches) == (4, 0, 8)
-        turns = [turn for _, turn, what in engine.log if what == "start"]
-        assert (turns == sorted(turns)) is is_apart
+        phases = [2 * turn + (what == "end") for _, turn, what in engine.log]
+        assert (phases == sorted(phases)) is is_apart
     assert engine.num_forgotten == 2
 
 
@@ -100,8 +100,8 @@ def test_the_barrier_costs_the_slowest_turn_each_time_and_the_latency_in_between
     """Would catch a latency that nobody waits for, and an idle share that counts waiting as work."""
     bench = bench_of(TimedEngine(codec), codec, latency_seconds=0.1)
     report = run(bench, TurnLoop.BARRIER)
-    assert report.seconds >= 3 * SLOW + 2 * 0.1
-    assert report.idle_share == pytest.approx(2 * 0.1 / report.seconds, abs=0.15)
+    assert report.idle_share * report.seconds >= 2 * 0.1
+    assert (1 - report.idle_share) * report.seconds >= 3 * SLOW
     assert report.num_requests == 2
     assert report.num_tokens_after_tag == 0
 

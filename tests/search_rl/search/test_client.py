@@ -45,7 +45,7 @@ def echo(request: httpx.Request) -> httpx.Response:
 
 def client(handler: Handler, **options: Any) -> SearchClient:
     """A client of a server that is a function."""
-    settings = {"backoff_seconds": 0.001, "max_attempts": 3, "probe_seconds": 0.01, **options}
+    settings = {"backoff_seconds": 0.001, "max_attempts": 3, "failures_to_open": 99, **options}
     return SearchClient("http://retriever", transport=httpx.MockTransport(handler), **settings)
 
 

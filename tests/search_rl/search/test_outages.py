@@ -160,7 +160,7 @@ def test_a_service_that_hangs_opens_its_circuit() -> None:
         return httpx.Response(200)
 
     async def play() -> None:
-        options = {"deadline_seconds": 0.02, "failures_to_open": 2, "outage_limit_seconds": 0.0}
+        options: dict[str, Any] = {"deadline_seconds": 0.02, "failures_to_open": 2, "outage_limit_seconds": 0.0}
         async with SearchClient("http://slow", transport=httpx.MockTransport(hang), **options) as client:
             for _ in range(2):
                 with pytest.raises(RetrieverError, match=r"no answer, and 0\.02 seconds are over"):
