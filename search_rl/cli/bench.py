@@ -53,11 +53,14 @@ def rollout(
     if loaded:
         sampling = Sampling(loaded.rollout.temperature, loaded.rollout.top_p, seed=loaded.run.seed)
 
+    def tell(report: benching.LoopReport) -> None:
+        typer.echo(f"{report.loop}: {report.num_episodes} episodes in {report.seconds:.1f} s", err=True)
+
     async def run() -> list[benching.LoopReport]:
         async with benching.open_bench(
             setup, asked, samples=samples, sampling=sampling, latency_seconds=latency_ms / 1000
         ) as bench:
-            return await benching.compare(bench, repeats=repeats)
+            return await benching.compare(bench, repeats=repeats, on_report=tell)
 
     reports = asyncio.run(run())
     settings = {**setup.settings, "questions": len(asked), "samples": samples, "latency_ms": latency_ms}

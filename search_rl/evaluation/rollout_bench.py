@@ -186,10 +186,16 @@ async def open_bench(
         )
 
 
-async def compare(bench: Bench, *, repeats: int) -> list[LoopReport]:
+async def compare(
+    bench: Bench, *, repeats: int, on_report: Callable[[LoopReport], None] = lambda report: None
+) -> list[LoopReport]:
     """`repeats` reports of each loop, taken in turn after a batch that warms up and is not counted."""
     await bench.run(TurnLoop.INDEPENDENT)
-    return [await bench.run(loop) for _ in range(repeats) for loop in TurnLoop]
+    reports = []
+    for loop in list(TurnLoop) * repeats:
+        reports.append(await bench.run(loop))
+        on_report(reports[-1])
+    return reports
 
 
 def speed_up(reports: Sequence[LoopReport], over: TurnLoop) -> float:

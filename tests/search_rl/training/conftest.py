@@ -183,15 +183,18 @@ def searching_model(workspace: Workspace) -> Path:
     codec, protocol = load_codec(source), PROTOCOLS["short"]
     reply = codec.encode("<search>the capital</search>")
     questions = [row.question for row in read_questions(workspace.folder / "train.parquet").rows]
+    texts = [torch.tensor([*protocol.prompt_ids(codec, question), *reply]) for question in questions]
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(60):
-        ids = torch.tensor([*protocol.prompt_ids(codec, questions[step % len(questions)]), *reply])
-        logits = model(input_ids=ids[None]).logits[0, -len(reply) - 1 : -1]
-        loss = torch.nn.functional.cross_entropy(logits, ids[-len(reply) :])
+    for _ in range(300):
+        hidden = [model.model(input_ids=ids[None])[0][0, -len(reply) - 1 : -1] for ids in texts[:4]]
+        logits = model.lm_head(torch.cat(hidden))
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(reply * len(hidden)))
+        if loss < 0.02:
+            break
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert loss.item() < 0.05
+    assert loss < 0.02
     model.to(torch.bfloat16).save_pretrained(out)
     return out

@@ -269,9 +269,11 @@ def rollout(response: list[int], mask: list[int], reward: Reward, *, stop: StopR
     end = mask.index(0) if 0 in mask else len(mask)
     start = end + mask.count(0)
     first = Segment(Origin.POLICY, tuple(response[:end]), (-10.8,) * end)
-    turn = Turn(first, "", Search("q"), Observation("o"), Segment(Origin.ENVIRONMENT, tuple(response[end:start])))
-    last = Turn(Segment(Origin.POLICY, tuple(response[start:]), (-10.8,) * (len(response) - start)), "", Answer("x"))
-    turns = (turn, last) if end < len(mask) else (Turn(first, "", Answer("x")),)
+    turns: tuple[Turn, ...] = (Turn(first, "", Answer("x")),)
+    if start < len(response):
+        seen = Segment(Origin.ENVIRONMENT, tuple(response[end:start]))
+        last = Segment(Origin.POLICY, tuple(response[start:]), (-10.8,) * (len(response) - start))
+        turns = (Turn(first, "", Search("q"), Observation("o"), seen), Turn(last, "", Answer("x")))
     question = Question("1", "?", ("x",), "toy")
     return Rollout(Trajectory(question, Segment(Origin.PROMPT, (5, 6, 7)), turns, stop), reward, "group")
 
