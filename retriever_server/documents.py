@@ -94,7 +94,7 @@ def _read_html(markup: str) -> tuple[str, list[str]]:
 
 
 def _html_markup(data: bytes) -> str:
-    """By UTF-8, the encoding that it declares, or what browsers take for the rest; never by a guess from its letters."""
+    """By UTF-8, the encoding that it declares, or what browsers take for the rest; never by a guess."""
     from bs4.dammit import EncodingDetector
 
     declared = EncodingDetector.find_declared_encoding(data, is_html=True)

@@ -91,9 +91,7 @@ def _locked(path: Path, out: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise IndexFolderError(
-                f"{out}: another build is writing this index; wait, or give another --out"
-            ) from error
+            raise IndexFolderError(f"{out}: another build is writing it; wait, or give another --out") from error
         yield
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retriever_server.chunking import chunk, count_words
@@ -56,7 +56,12 @@ MARKDOWN = "# Two *moons*\n\nMars has [two](http://x.y) moons.\n\n| a | b |\n|--
         ("a.HTM", "<p>caf\xe9".encode("latin-1"), "a", "caf\xe9"),
         ("a.md", MARKDOWN.encode(), "Two moons", "Two moons\nMars has two moons.\na\nb\n1\n2"),
         ("a.pdf", pdf_of(*MOONS.split("\n"), title="On moons"), "On moons", MOONS),
-        ("c.html", '<meta charset="cp1251"><p>\u041c\u0430\u0440\u0441'.encode("cp1251"), "c", "\u041c\u0430\u0440\u0441"),
+        (
+            "c.html",
+            '<meta charset="cp1251"><p>\u041c\u0430\u0440\u0441'.encode("cp1251"),
+            "c",
+            "\u041c\u0430\u0440\u0441",
+        ),
         ("sub/b.pdf", pdf_of("Mars."), "b", "Mars."),
     ],
 )
@@ -74,11 +79,12 @@ def test_passages_end_where_sentences_do(tmp_path: Path) -> None:
     """Would catch a cut after "Dr.", within "3.5", or within a sentence that would fit the next passage."""
     (tmp_path / "a.txt").write_text(SENTENCES)
     texts = [passage.text for passage in read_corpus(tmp_path, chunk_words=6)]
-    assert texts == ["Dr. Smith saw 3.5 moons.", "Were they red?", "He said: no! Then he left"]
+    assert texts == ["Dr. Smith saw 3.5 moons.", "Were they red? He said: no!", "Then he left"]
     (only,) = read_corpus(tmp_path / "a.txt")
     assert only == Passage("a.txt#1", "a", SENTENCES)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=80), max_size=5), st.integers(1, 12))
 def test_chunks_hold_each_word_once_and_in_order(paragraphs: list[str], max_words: int) -> None:
     """Would catch words lost, repeated or glued at a bound, and passages longer than asked."""
@@ -114,21 +120,18 @@ def test_a_run_without_spaces_is_cut_too(tmp_path: Path) -> None:
         ("a.txt", b" \n ", "no text in it"),
         ("a.html", b"<html><script>x</script>", "no text in it"),
         ("a.pdf", pdf_of(), "no text in it"),
-        ("a.pdf", pdf_of("Mars.")[:-200], None),
+        ("a.pdf", pdf_of("Mars.")[:-20], "not a PDF that can be read (Stream has ended unexpectedly)"),
         ("a.html", b"<p>\x81", "in none of the encodings"),
         ("a.pdf", b"hello", "not a PDF that can be read"),
         ("a.pdf", b"", "not a PDF that can be read"),
     ],
 )
 def test_a_document_that_cannot_be_read_is_refused_or_skipped(
-    name: str, content: bytes, fault: str | None, tmp_path: Path
+    name: str, content: bytes, fault: str, tmp_path: Path
 ) -> None:
     """Would catch one broken file among ten thousand that ends the build with a traceback, or vanishes in silence."""
     (tmp_path / name).write_bytes(content)
     (tmp_path / "z.txt").write_text("Mars is red.")
-    if fault is None:
-        assert [passage.text for passage in read_corpus(tmp_path)][-1] == "Mars is red."
-        return
     with pytest.raises(CorpusError) as caught:
         list(read_corpus(tmp_path))
     assert str(caught.value).startswith(f"{tmp_path / name}: {fault}")

@@ -22,10 +22,12 @@ from retriever_server.opening import check_index
 from retriever_server.schema import Passage
 from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
+from tests.retriever_server.killed_builds import LoggingEncoder
 
 FILES = ("index.faiss", "passages.jsonl", "offsets.npy")
 WORDS = [f"word{number}" for number in range(400)]
 SHARD = 1024
+SCRIPT = Path(__file__).with_name("killed_builds.py")
 
 
 def some_corpus(path: Path, num_passages: int, *, num_words: int = 8) -> Path:
@@ -60,8 +62,8 @@ class CountingEncoder(BagOfWordsEncoder):
 def test_a_build_killed_at_random_moments_ends_as_one_that_was_not(seed: int, tmp_path: Path) -> None:
     """Would catch a torn shard, rows out of order, passages encoded twice, or a half-built index."""
     corpus, log = some_corpus(tmp_path / "corpus.jsonl", 8 * SHARD + 100), tmp_path / "log"
-    build_index(corpus, tmp_path / "whole", BagOfWordsEncoder())
-    script = [sys.executable, "-m", "tests.retriever_server.killed_builds"]
+    build_index(corpus, tmp_path / "whole", LoggingEncoder(tmp_path / "other-log"))
+    script = [sys.executable, str(SCRIPT)]
     arguments = [str(corpus), str(tmp_path / "index"), str(log), str(seed)]
     done = subprocess.run([*script, *arguments], capture_output=True, text=True, check=True, timeout=60)
     num_killed = int(done.stdout)
@@ -71,7 +73,7 @@ def test_a_build_killed_at_random_moments_ends_as_one_that_was_not(seed: int, tm
     num_finished = 7 - num_killed
     num_encoded = sum(map(int, log.read_text().split()))
     assert num_encoded <= num_finished * (8 * SHARD + 100) + num_killed * SHARD
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index", "log", "whole"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index", "log", "other-log", "whole"]
 
 
 def test_what_a_failed_build_encoded_is_not_encoded_again(tmp_path: Path) -> None:
