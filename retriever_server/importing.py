@@ -154,7 +154,8 @@ def _check_origin(index: DenseIndex, store: PassageStore, encoder: Encoder) -> N
 def _kind(vectors: Any) -> tuple[str, str]:
     """Our name for what was imported, and FAISS's."""
     if isinstance(vectors, faiss.IndexHNSW):
-        return "hnsw", f"HNSW{vectors.hnsw.nb_neighbors(1)}"
+        graph: Any = vectors.hnsw
+        return "hnsw", f"HNSW{graph.nb_neighbors(1)}"
     if isinstance(vectors, faiss.IndexFlat):
         return "flat", "Flat"
     return type(vectors).__name__, type(vectors).__name__

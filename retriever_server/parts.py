@@ -73,7 +73,7 @@ def build_bm25_part(store: PassageStore, folder: Path, told: Told) -> BM25Part:
     try:
         index = build_bm25(map(passage_text, store), folder / BM25_FOLDER, progress=told.add)
     except NoTermsError as error:
-        raise IndexFolderError("no passage of the corpus has a word, nothing to index with BM25") from error
+        raise IndexFolderError("no passage has a word, nothing to index with BM25") from error
     return BM25Part(TERMS, make_canaries(store, lambda queries: index.search(queries, CANARY_TOP_K)))
 
 

@@ -120,4 +120,4 @@ def _exchange(left: Path, right: Path) -> bool:
     exchange = getattr(ctypes.CDLL(None), "renameat2", None)
     if exchange is None:
         return False
-    return exchange(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0
+    return bool(exchange(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0)

@@ -23,7 +23,7 @@ from retriever_server.opening import check_index, open_retriever
 from retriever_server.retrievers import Retriever
 from retriever_server.schema import Passage
 from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
-from tests.retriever_server.conftest import write_corpus
+from tests.retriever_server.conftest import vouch_for, write_corpus
 
 
 def ids(retriever: Retriever, query: str, *, top_k: int) -> list[str]:
@@ -172,6 +172,19 @@ def test_a_damaged_or_foreign_index_is_refused(
         check_index(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("damage", "message"), [(scribble, "not a FAISS index"), (truncate, "or cut short")])
+def test_a_vector_file_that_is_none_is_refused_even_where_the_manifest_describes_it(
+    damage: Callable[[Path], None], message: str, planets_folder: Path, tmp_path: Path
+) -> None:
+    """Would catch FAISS's own C++ text, or rows that are read beyond the end of the file."""
+    folder = tmp_path / "index"
+    shutil.copytree(planets_folder, folder)
+    damage(folder / "index.faiss")
+    vouch_for(folder)
+    with pytest.raises(IndexFolderError, match=message):
+        check_index(folder)
 
 
 def test_an_encoder_with_other_weights_is_refused(planets_folder: Path) -> None:

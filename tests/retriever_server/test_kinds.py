@@ -17,7 +17,7 @@ from retriever_server.index import build_index
 from retriever_server.kinds import AUTO, choose_kind, new_vectors
 from retriever_server.manifest import read_manifest
 from retriever_server.schema import Passage
-from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
+from tests.retriever_server.bag_of_words import BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
 
 WORDS = [f"word{number}" for number in range(400)]
@@ -49,7 +49,7 @@ def found(corpus: Path, folder: Path, kind: str, queries: list[str]) -> list[set
 
 @pytest.mark.parametrize(
     ("kind", "least_recall"),
-    [("fp16", 0.97), ("sq8", 0.9), ("hnsw", 0.8), ("IVF4,PQ32x4", 0.1), ("ivfpq", 0.5), ("Flat", 1.0)],
+    [("fp16", 0.97), ("sq8", 0.9), ("hnsw", 0.8), ("ivfpq", 0.5), ("Flat", 1.0)],
 )
 def test_a_kind_finds_what_exact_search_finds(
     corpus: Path, tmp_path: Path, queries: list[str], kind: str, least_recall: float
@@ -84,14 +84,6 @@ def test_a_kind_that_faiss_does_not_know_is_refused_before_anything_is_read(tmp_
         IndexFolderError, match="--kind hsnw: neither one of flat, fp16, sq8, hnsw, ivfpq, auto nor a FAISS"
     ):
         build_index(tmp_path / "no-corpus.jsonl", tmp_path / "index", BagOfWordsEncoder(), kind="hsnw")
-
-
-def test_too_few_passages_for_a_kind_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    """Would catch FAISS's own C++ text, and a half-built folder."""
-    corpus = write_corpus(tmp_path / "corpus.jsonl", PLANETS)
-    with pytest.raises(IndexFolderError, match="6 passages are too few for this kind of index"):
-        build_index(corpus, tmp_path / "index", BagOfWordsEncoder(), kind="IVF64,PQ8")
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
 @pytest.mark.parametrize(
