@@ -17,8 +17,8 @@ from retriever_server.seen_ids import SeenIds
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 PARQUET_SUFFIX = ".parquet"
 DOCUMENT_SUFFIXES = (".txt", ".md", ".html", ".htm", ".pdf")
-_SUFFIXES = (*JSON_SUFFIXES, PARQUET_SUFFIX, *DOCUMENT_SUFFIXES)
-_SUFFIXES_TEXT = f"{', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
+CORPUS_SUFFIXES = (*JSON_SUFFIXES, PARQUET_SUFFIX, *DOCUMENT_SUFFIXES)
+_SUFFIXES_TEXT = f"{', '.join(CORPUS_SUFFIXES[:-1])} or {CORPUS_SUFFIXES[-1]}"
 _TOLD_FAULTS = 20
 # The place of an id is the number of its file and, below, the number of its row.
 _ROW_BITS = 40
@@ -90,7 +90,7 @@ def read_corpus(
 def _files(path: Path, report: CorpusReport) -> list[Path]:
     """The file itself, or those of a folder and the folders in it that are not hidden."""
     if not path.is_dir():
-        if not path.name.lower().endswith(_SUFFIXES):
+        if not path.name.lower().endswith(CORPUS_SUFFIXES):
             raise CorpusError(path, None, f"not a corpus: the name must end in {_SUFFIXES_TEXT}")
         return [path]
 
@@ -101,7 +101,8 @@ def _files(path: Path, report: CorpusReport) -> list[Path]:
     for folder, folders, names in os.walk(path, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         visible = sorted(name for name in names if not name.startswith("."))
-        known = [Path(folder, name) for name in visible if name.lower().endswith(_SUFFIXES)]
+        paths = [Path(folder, name) for name in visible if name.lower().endswith(CORPUS_SUFFIXES)]
+        known = [path for path in paths if path.is_file() or not path.exists()]  # A pipe would be waited for.
         report.num_other_files += len(visible) - len(known)
         files += known
     if not files:

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from retriever_server.canaries import CANARY_TOP_K, make_canaries
+from retriever_server.corpus import CORPUS_SUFFIXES
 from retriever_server.dense import DenseIndex
 from retriever_server.digests import record_file
 from retriever_server.encoders import Encoder, passage_text
@@ -18,6 +19,7 @@ from retriever_server.shards import ShardKey, VectorShards
 from retriever_server.store import PASSAGES_FILE, PassageStore
 from retriever_server.workspace import SHARDS_FOLDER, built_files, check_disk
 
+_EXPANSION = {".gz": 3, ".zst": 3, ".parquet": 3, ".pdf": 0.1}
 _VERSIONED = (
     *("faiss-cpu", "faiss-gpu", "numpy", "sentence-transformers", "torch", "transformers"),
     *("bm25s", "numba", "PyStemmer"),
@@ -102,12 +104,12 @@ def write_new_manifest(
 
 
 def estimated_text_bytes(corpus: Path) -> int:
-    """Of the stored passages; text shrinks about three times (wiki-18: 2.7). 0 when there is no corpus."""
+    """Of the stored passages, roughly: text shrinks three times when packed (wiki-18: 2.7). 0 without a corpus."""
     if corpus.is_dir():
         return sum(estimated_text_bytes(path) for path in corpus.rglob("*") if path.is_file())
-    if not corpus.is_file():
+    if not corpus.is_file() or not corpus.name.lower().endswith(CORPUS_SUFFIXES):
         return 0
-    return corpus.stat().st_size * (3 if corpus.suffix.lower() in (".gz", ".zst", ".parquet") else 1)
+    return int(corpus.stat().st_size * _EXPANSION.get(corpus.suffix.lower(), 1))
 
 
 def _versions() -> dict[str, str]:

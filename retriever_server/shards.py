@@ -85,9 +85,10 @@ class VectorShards:
             yield self._folder / f"{number:06}.npy", range(start, min(start + SHARD_ROWS, end))
 
     def _is_whole(self, path: Path, rows: range) -> bool:
-        if not path.is_file():
+        try:
+            shape: tuple[int, ...] = np.load(path, mmap_mode="r").shape
+        except (OSError, ValueError, EOFError):
             return False
-        shape: tuple[int, ...] = np.load(path, mmap_mode="r").shape
         return shape == (len(rows), self._key.encoder.dimension)
 
     def _difference(self) -> str:

@@ -14,7 +14,6 @@ from retriever_server.errors import IndexFolderError
 from retriever_server.manifest import MANIFEST_FILE
 
 SHARDS_FOLDER = "shards"
-_LOCK_FILE = "lock"
 _SPARE_BYTES = 64 * 2**20
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -27,16 +26,20 @@ def building_folder(out: Path) -> Iterator[Path]:
     """
     _check_out(out)
     folder = out.absolute().with_name(f".{out.absolute().name}.building")
+    is_done = False
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / _LOCK_FILE, out):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f"{folder.name}.lock"), out):
+            folder.mkdir(exist_ok=True)
             _clear(folder)
             try:
                 yield folder
+                is_done = True
             finally:
-                _clear(folder)
-                if folder.is_dir() and not any(folder.glob(f"{SHARDS_FOLDER}/*.npy")):
-                    shutil.rmtree(folder)
+                if not is_done and folder.is_dir():
+                    _clear(folder)
+                    if not any(folder.glob(f"{SHARDS_FOLDER}/*.npy")):
+                        shutil.rmtree(folder)
     except OSError as error:
         raise IndexFolderError(f"{out}: the index cannot be written ({error.strerror or error})") from error
 
@@ -48,7 +51,6 @@ def take_place(folder: Path, out: Path) -> None:
     (NFS), there is none for a moment.
     """
     shutil.rmtree(folder / SHARDS_FOLDER, ignore_errors=True)
-    (folder / _LOCK_FILE).unlink()
     _flush(folder)
     if not (out / MANIFEST_FILE).is_file():
         folder.rename(out.absolute())
@@ -63,7 +65,7 @@ def take_place(folder: Path, out: Path) -> None:
 
 def built_files(folder: Path) -> list[Path]:
     """What was built in the folder, by name, without what takes part in building only."""
-    top = sorted(path for path in folder.iterdir() if path.name not in (SHARDS_FOLDER, _LOCK_FILE))
+    top = sorted(path for path in folder.iterdir() if path.name != SHARDS_FOLDER)
     return [file for path in top for file in (path, *sorted(path.rglob("*"))) if file.is_file()]
 
 
@@ -86,19 +88,25 @@ def _check_out(out: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path, out: Path) -> Iterator[None]:
-    """The lock ends with the process, however that ends."""
+    """The lock ends with the process, however that ends; its file, which another may have removed, with the build."""
+    busy = IndexFolderError(f"{out}: another build is writing it; wait, or give another --out")
     with path.open("wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise IndexFolderError(f"{out}: another build is writing it; wait, or give another --out") from error
-        yield
+            raise busy from error
+        if not (path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))):
+            raise busy
+        try:
+            yield
+        finally:
+            path.unlink()
 
 
 def _clear(folder: Path) -> None:
-    """Remove all but the encoded shards and the lock."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name in (SHARDS_FOLDER, _LOCK_FILE):
+    """Remove all but the encoded shards."""
+    for path in folder.iterdir():
+        if path.name == SHARDS_FOLDER:
             continue
         if path.is_dir():
             shutil.rmtree(path)
@@ -107,7 +115,7 @@ def _clear(folder: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    for path in (*(path for path in folder.rglob("*")), folder):
+    for path in (*folder.rglob("*"), folder):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

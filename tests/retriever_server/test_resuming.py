@@ -89,6 +89,20 @@ def test_what_a_failed_build_encoded_is_not_encoded_again(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
 
 
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY rubbish", None])
+def test_a_shard_that_the_disk_has_lost_is_encoded_again(content: bytes | None, tmp_path: Path) -> None:
+    """Would catch a torn shard that ends each build from then on, or that is taken for vectors."""
+    corpus, out = some_corpus(tmp_path / "corpus.jsonl", 3 * SHARD), tmp_path / "index"
+    with pytest.raises(RuntimeError, match="out of memory"):
+        build_index(corpus, out, CountingEncoder(most=2 * SHARD))
+    shard = tmp_path / ".index.building" / "shards" / "000001.npy"
+    shard.write_bytes(shard.read_bytes()[:-1] if content is None else content)
+    encoder = CountingEncoder()
+    build_index(corpus, out, encoder)
+    assert encoder.count == 2 * SHARD
+    assert check_index(out).num_passages == 3 * SHARD
+
+
 @pytest.mark.parametrize(
     ("num_passages", "dimension", "reason"),
     [
@@ -125,13 +139,11 @@ def test_another_kind_takes_the_vectors_that_are_there(tmp_path: Path) -> None:
 def test_two_builds_of_one_index_do_not_mix(tmp_path: Path) -> None:
     """Would catch two processes that write one folder."""
     corpus, out = write_corpus(tmp_path / "c.jsonl", PLANETS), tmp_path / "index"
-    building = tmp_path / ".index.building"
-    building.mkdir()
-    with (building / "lock").open("wb") as other:
+    with (tmp_path / ".index.building.lock").open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(IndexFolderError, match="another build is writing it"):
             build_index(corpus, out, BagOfWordsEncoder())
-        assert building.is_dir()
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".index.building.lock", "c.jsonl"]
     build_index(corpus, out, BagOfWordsEncoder())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "index"]
 
