@@ -43,8 +43,8 @@ class CorpusReport:
     def summary(self) -> str:
         """One line: what was read, what was skipped, and what was left out."""
         skipped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.num_skipped.items())) or "none"
-        others = f"; {self.num_other_files:,} files of other kinds left out" if self.num_other_files else ""
-        return f"{self.num_passages:,} passages from {self.num_files:,} files; rows skipped: {skipped}{others}"
+        others = f"; files of other kinds left out: {self.num_other_files:,}" if self.num_other_files else ""
+        return f"passages: {self.num_passages:,}; files: {self.num_files:,}; rows skipped: {skipped}{others}"
 
     def skip(self, fault: RowFault, error: CorpusError) -> None:
         """Count a bad row. Raises the error unless bad rows are skipped."""

@@ -124,7 +124,7 @@ def _notice(line: str) -> None:
 
 @contextmanager
 def _reading(skip_bad: bool) -> Iterator[CorpusReport]:
-    """A report that is printed however the reading ends, when there is something in it."""
+    """A report of which the skipped rows are told however the reading ends, the rest when it ends well."""
     from retriever_server.corpus import CorpusReport
 
     report = CorpusReport(skip_bad=skip_bad)
@@ -133,8 +133,7 @@ def _reading(skip_bad: bool) -> Iterator[CorpusReport]:
     finally:
         for fault in report.faults:
             typer.echo(f"skipped: {fault}", err=True)
-        if report.num_files:
-            typer.echo(report.summary, err=True)
+    typer.echo(report.summary, err=True)
 
 
 def _tell(folder: Path, manifest: Manifest) -> None:

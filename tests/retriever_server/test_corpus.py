@@ -160,7 +160,7 @@ def test_skipped_rows_are_counted_by_kind_and_told(tmp_path: Path) -> None:
     assert report.num_skipped == {"malformed": 1, "duplicate": 41, "empty": 1}
     assert len(report.faults) == 20
     assert report.faults[1] == f"{tmp_path / 'c.jsonl'}, line 3: id 'a' was already used in line 1"
-    assert report.summary == "2 passages from 1 files; rows skipped: 41 duplicate, 1 empty, 1 malformed"
+    assert report.summary == "passages: 2; files: 1; rows skipped: 41 duplicate, 1 empty, 1 malformed"
 
 
 def test_a_folder_is_read_by_name_and_ids_are_of_all_its_files(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_folder_is_read_by_name_and_ids_are_of_all_its_files(tmp_path: Path) -
     report = CorpusReport()
     found = [passage.id for passage in read_corpus(tmp_path, report=report)]
     assert found == ["mercury", "venus", "earth"]
-    assert report.summary == "3 passages from 3 files; rows skipped: none; 1 files of other kinds left out"
+    assert report.summary == "passages: 3; files: 3; rows skipped: none; files of other kinds left out: 1"
     write_corpus(tmp_path / "c.jsonl", [PLANETS[0]])
     with pytest.raises(CorpusError, match=r"c\.jsonl, line 1: id 'mercury' was already used in .*a\.parquet, row 1"):
         list(read_corpus(tmp_path))
