@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from bs4 import BeautifulSoup
 
 _MAX_BYTES = 64 * 2**20
+_BREAK_TAGS = ("br", "hr")
 _UNREAD_TAGS = ("head", "script", "style", "noscript", "template")
 _BLOCK_TAGS = (
-    *("address", "article", "aside", "blockquote", "br", "caption", "dd", "div", "dl", "dt", "fieldset", "figcaption"),
-    *("figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p"),
+    *("address", "article", "aside", "blockquote", "caption", "dd", "div", "dl", "dt", "fieldset", "figcaption"),
+    *("figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "li", "main", "nav", "ol", "p"),
     *("pre", "section", "table", "td", "th", "tr", "ul"),
 )
 
@@ -110,13 +111,23 @@ def _html_title(soup: BeautifulSoup) -> str:
 
 
 def _html_text(soup: BeautifulSoup) -> str:
-    """What a reader sees, a blank line between blocks."""
-    for tag in soup.find_all(_UNREAD_TAGS):
-        tag.decompose()
-    for tag in soup.find_all(_BLOCK_TAGS):
-        tag.insert_before("\n\n")
-        tag.insert_after("\n\n")
-    return soup.get_text()
+    """What a reader sees, a blank line between the texts of two blocks."""
+    from bs4.element import CData, NavigableString, Tag
+
+    # The block that each tag is in, None where nothing is read; a tag comes before those in it.
+    blocks: dict[int, Tag | None] = {id(soup): soup}
+    pieces: list[str] = []
+    last: Tag | None = None
+    for node in soup.descendants:
+        block = blocks[id(node.parent)]
+        if isinstance(node, Tag):
+            is_read = block is not None and node.name not in _UNREAD_TAGS
+            blocks[id(node)] = (node if node.name in _BLOCK_TAGS else block) if is_read else None
+            pieces += ["\n\n"] if node.name in _BREAK_TAGS else []
+        elif block is not None and type(node) in (NavigableString, CData):  # Not comments.
+            pieces += [str(node)] if block is last else ["\n\n", str(node)]
+            last = block
+    return "".join(pieces)
 
 
 def _read_pdf(path: Path) -> tuple[str, list[str]]:
