@@ -13,7 +13,7 @@ from retriever_server.dense import INDEX_FILE, add_vectors, open_dense, open_vec
 from retriever_server.encoders import Encoder
 from retriever_server.errors import IndexFolderError
 from retriever_server.index import open_passages
-from retriever_server.manifest import DensePart, Manifest
+from retriever_server.manifest import DensePart, Manifest, read_manifest
 from retriever_server.parts import (
     Told,
     build_bm25_part,
@@ -46,8 +46,9 @@ def add_to_index(
     """
     told = Told(progress, notice)
     report = report if report is not None else CorpusReport()
-    old, manifest = open_passages(index)
+    read_manifest(index)
     with building_folder(index) as folder:
+        old, manifest = open_passages(index)  # Not before: another addition may just have ended.
         check_disk(folder, estimated_text_bytes(corpus) + manifest.num_bytes, "the passages and a copy of the index")
         taken_ids = (passage.id for passage in old)
         added = read_corpus(corpus, chunk_words=chunk_words, taken_ids=taken_ids, report=report)
@@ -56,10 +57,10 @@ def add_to_index(
             raise IndexFolderError(f"{corpus}: no new passages, nothing to add ({report.summary})")
         store = PassageStore(folder)
         told.total = report.num_passages * (manifest.dense is not None) + len(store) * (manifest.bm25 is not None)
-        dense = _grow_dense(index, store, digest, folder, manifest, load_encoder=load_encoder, told=told)
+        dense = _grow_dense(index, store, digest, folder, manifest=manifest, load_encoder=load_encoder, told=told)
         bm25 = build_bm25_part(store, folder, told) if manifest.bm25 is not None else None
         num_skipped = Counter(manifest.num_skipped) + report.num_skipped
-        manifest = write_new_manifest(folder, len(store), digest, dense, bm25, num_skipped=num_skipped)
+        manifest = write_new_manifest(folder, len(store), digest, dense=dense, bm25=bm25, num_skipped=num_skipped)
         take_place(folder, index)
     return manifest
 
@@ -69,8 +70,8 @@ def _grow_dense(
     store: PassageStore,
     digest: str,
     folder: Path,
-    manifest: Manifest,
     *,
+    manifest: Manifest,
     load_encoder: Callable[[str], Encoder],
     told: Told,
 ) -> DensePart | None:
@@ -80,7 +81,7 @@ def _grow_dense(
     encoder = load_encoder(part.encoder.name)
     check_encoder(encoder, part, open_dense(index, manifest), PassageStore(index))
     key = ShardKey(digest, encoder.spec, (manifest.num_passages, len(store)))
-    shards = encode_shards(store, key, folder, encoder, manifest.files[INDEX_FILE].num_bytes, told)
+    shards = encode_shards(store, key, folder, encoder, index_bytes=manifest.files[INDEX_FILE].num_bytes, told=told)
     vectors = open_vectors(index / INDEX_FILE, manifest.num_passages, encoder.spec.dimension, in_memory=True)
     grown = add_vectors(vectors, shards, folder / INDEX_FILE, notice=told.notice)
     return dense_part(store, grown, encoder, kind=part.kind, reason=part.kind_reason, factory=part.factory)

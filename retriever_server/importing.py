@@ -61,14 +61,16 @@ def import_index(
             raise IndexFolderError(f"{corpus}: no passages")
         store = PassageStore(folder)
         told.total = len(store) * with_bm25
-        vectors = _open(path, vector_files, len(store), encoder.spec.dimension, told)
+        vectors = _open(path, vector_files, num_passages=len(store), dimension=encoder.spec.dimension, told=told)
         index = DenseIndex(vectors)
         _check_origin(index, store, encoder)
         kind, factory = _kind(vectors)
         reason = f"imported from {', '.join(file.name for file in vector_files)}"
         dense = dense_part(store, index, encoder, kind=kind, reason=reason, factory=factory)
         bm25 = build_bm25_part(store, folder, told) if with_bm25 else None
-        manifest = write_new_manifest(folder, len(store), digest, dense, bm25, num_skipped=report.num_skipped)
+        manifest = write_new_manifest(
+            folder, len(store), digest, dense=dense, bm25=bm25, num_skipped=report.num_skipped
+        )
         take_place(folder, out)
     return manifest
 
@@ -104,7 +106,7 @@ def _in_row_order(passages: Iterator[Passage], corpus: Path) -> Iterator[Passage
         yield passage
 
 
-def _open(path: Path, files: Sequence[Path], num_passages: int, dimension: int, told: Told) -> Any:
+def _open(path: Path, files: Sequence[Path], *, num_passages: int, dimension: int, told: Told) -> Any:
     """The memory-mapped vectors, after each was looked at. Raises IndexFolderError."""
     vectors = open_vectors(path, num_passages, dimension, origin=" + ".join(map(str, files)))
     told.notice(f"checking {num_passages:,} vectors")

@@ -59,7 +59,9 @@ def build_index(
         told.total = len(store) * ((encoder is not None) + with_bm25)
         dense = _build_dense(store, digest, folder, encoder, kind=kind, told=told) if encoder is not None else None
         bm25 = build_bm25_part(store, folder, told) if with_bm25 else None
-        manifest = write_new_manifest(folder, len(store), digest, dense, bm25, num_skipped=report.num_skipped)
+        manifest = write_new_manifest(
+            folder, len(store), digest, dense=dense, bm25=bm25, num_skipped=report.num_skipped
+        )
         take_place(folder, out)
     return manifest
 
@@ -83,6 +85,7 @@ def _build_dense(
     kind, reason = choose_kind(kind, len(store), spec.dimension)
     factory = factory_string(kind, len(store), spec.dimension)
     key = ShardKey(digest, spec, (0, len(store)))
-    shards = encode_shards(store, key, folder, encoder, estimated_bytes(kind, len(store), spec.dimension), told)
+    index_bytes = estimated_bytes(kind, len(store), spec.dimension)
+    shards = encode_shards(store, key, folder, encoder, index_bytes=index_bytes, told=told)
     index = build_vectors(factory, shards, spec, folder / INDEX_FILE, notice=told.notice)
     return dense_part(store, index, encoder, kind=kind, reason=reason, factory=factory)

@@ -46,9 +46,9 @@ class Told:
 
 
 def encode_shards(
-    store: PassageStore, key: ShardKey, folder: Path, encoder: Encoder, index_bytes: int, told: Told
+    store: PassageStore, key: ShardKey, folder: Path, encoder: Encoder, *, index_bytes: int, told: Told
 ) -> VectorShards:
-    """The shards, all encoded, of the rows of `key`."""
+    """The shards, all encoded, of the rows of `key`, after the disk was found to hold them and the index as well."""
     shards = VectorShards(folder / SHARDS_FOLDER, key, notice=told.notice)
     num_encoded = shards.count_encoded()
     if num_encoded:
@@ -83,9 +83,9 @@ def write_new_manifest(
     folder: Path,
     num_passages: int,
     corpus_sha256: str,
+    *,
     dense: DensePart | None,
     bm25: BM25Part | None,
-    *,
     num_skipped: Mapping[FaultKind, int],
 ) -> Manifest:
     """The manifest of the files that a build has written, which are read once more for their digests."""
