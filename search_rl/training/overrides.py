@@ -21,14 +21,7 @@ CPU_WEIGHT_BUCKET_MIB = 256
 
 def limits_of(agent: AgentSection, top_k: int) -> Limits:
     """The episode's budgets as the agent takes them."""
-    return Limits(
-        max_turns=agent.max_turns,
-        max_turn_tokens=agent.max_turn_tokens,
-        max_observation_tokens=agent.max_observation_tokens,
-        max_prompt_tokens=agent.max_prompt_tokens,
-        max_response_tokens=agent.max_response_tokens,
-        top_k=top_k,
-    )
+    return Limits(**agent.budgets, top_k=top_k)
 
 
 def verl_overrides(config: Config, *, resume: bool = False) -> list[str]:
@@ -168,7 +161,7 @@ def _settings(config: Config) -> list[str]:
     """What our agent loop and trainer need, on the free-form part of verl's rollout config."""
     settings = {
         "run_folder": str(config.run.folder.resolve()),
-        "prompt": config.agent.prompt,
+        "conversation": config.agent.conversation,
         "limits": asdict(limits_of(config.agent, config.retriever.top_k)),
         "retriever": {
             "url": config.retriever.url,

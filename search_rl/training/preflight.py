@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from search_rl.agent.protocols import protocol_named
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import load_codec
 from search_rl.config import Config
 from search_rl.datasets.questions import read_questions
 from search_rl.errors import ConfigError, DataError
-from search_rl.models import check_checkpoint
+from search_rl.models import check_checkpoint, context_tokens
 from search_rl.rewards import check_weights
 from search_rl.search import SearchClient
 from search_rl.training.overrides import limits_of
@@ -37,7 +37,12 @@ def _check_model(config: Config) -> None:
     path = Path(config.model.path)
     if path.exists() or config.model.path.startswith((".", "/", "runs/")):
         check_checkpoint(path)
-    limits_of(config.agent, config.retriever.top_k)
+        limits_of(config.agent, config.retriever.top_k).check_context(context_tokens(path))
+    if not config.agent.keep_reasoning:
+        raise ConfigError(
+            "agent.keep_reasoning=false cannot be trained: a turn sampled without the thoughts before it is no "
+            "continuation of the episode's one sequence. Train with true; false is for search-rl eval and ask"
+        )
 
 
 def _check_questions(path: Path, config: Config) -> None:
@@ -48,7 +53,8 @@ def _check_questions(path: Path, config: Config) -> None:
             f"{path} has {len(questions)} questions, fewer than rollout.prompts_per_step="
             f"{config.rollout.prompts_per_step}"
         )
-    codec, protocol = load_codec(config.model.path), protocol_named(config.agent.prompt)
+    codec = load_codec(config.model.path)
+    protocol = protocol_for(codec, **config.agent.conversation)
     longest = max(questions, key=lambda question: len(question.text.encode()))
     num_tokens = len(protocol.prompt_ids(codec, longest))
     if num_tokens > config.agent.max_prompt_tokens:
