@@ -122,11 +122,29 @@ def test_a_row_reads_like_the_vocabulary(tmp_path: Path, rollout: Rollout) -> No
     assert row["metadata"] == {"step": 3, "checkpoint": "step_2"}
     assert row["stop_reason"] == "answered"
     assert row["prompt_ids"] == [1, 2, 3]
-    assert row["turns"][0]["action"] == {"kind": "search", "query": "q"}
+    assert row["turns"][0]["action"] == {"kind": "search", "query": "q", "more_queries": []}
     assert row["turns"][0]["policy_logprobs"] == [-0.1, -1 / 3]
     assert row["turns"][0]["environment_ids"] == [7, 8, 9]
     assert row["turns"][1]["observation"] is None
     assert row["reward"] == {"total": 1.0, "parts": {"exact_match": 1.0}}
+
+
+def test_rows_of_version_1_are_still_read(tmp_path: Path, rollout: Rollout) -> None:
+    """Episodes on disk that an update makes unreadable: they had one query and one result a turn."""
+    path = tmp_path / "rollouts.jsonl"
+    append(path, [rollout])
+    row = json.loads(path.read_text())
+    row["version"] = 1
+    del row["turns"][0]["action"]["more_queries"]
+    observation = row["turns"][0]["observation"]
+    (observation["result"],) = observation.pop("results")
+    correction = {"text": "Try again.", "result": None, "num_passages_shortened": 0}
+    row["turns"].insert(1, {**row["turns"][0], "observation": correction})
+    path.write_text(json.dumps(row) + "\n")
+    (record,) = read(path)
+    first, corrected, last = record.rollout.trajectory.turns
+    assert (first, last) == rollout.trajectory.turns
+    assert corrected.observation == Observation("Try again.")
 
 
 def test_the_mask_is_derived_and_survives(tmp_path: Path, rollout: Rollout) -> None:
