@@ -101,7 +101,7 @@ def context_tokens(folder: Path) -> int | None:
     """
     config = _read_json(folder / "config.json")
     config = config.get("text_config", config)
-    longest = config.get("max_position_embeddings")
+    longest: int | None = config.get("max_position_embeddings")
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if longest and scaling.get("rope_type", scaling.get("type")) in ("linear", "dynamic", "yarn"):
         before = scaling.get("original_max_position_embeddings") or longest

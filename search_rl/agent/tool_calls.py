@@ -38,6 +38,7 @@ _INSTRUCTIONS = {
 
 def search_tool(max_queries: int) -> Tool:
     """The search tool as JSON schema, for one query or for a list of at most `max_queries`."""
+    argument: dict[str, Any]
     if max_queries == 1:
         argument = {"query": {"type": "string", "description": "What to look for."}}
     else:

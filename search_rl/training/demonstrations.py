@@ -75,7 +75,8 @@ async def demonstrate(
     gate = asyncio.Semaphore(CONCURRENT_EPISODES)
 
     async def one(row: QuestionRow) -> Trajectory:
-        actions = [*map(Search, row.oracle_queries), Answer(row.question.golden_answers[0])]
+        actions: list[Search | Answer] = [Search(query) for query in row.oracle_queries]
+        actions.append(Answer(row.question.golden_answers[0]))
         replies = [protocol.reply_ids(codec, action) for action in actions]
         script = [Generation(token_ids, (0.0,) * len(token_ids)) for token_ids in replies]
         engine = ScriptedEngine(script, codec)

@@ -89,11 +89,13 @@ class FamilyCodec:
         """The template's text of a conversation."""
         assert self.template is not None
         try:
-            return _compiled(self.template).render(
-                messages=messages,
-                tools=list(tools) or None,
-                add_generation_prompt=add_generation_prompt,
-                bos_token=self.bos_token,
+            return str(
+                _compiled(self.template).render(
+                    messages=messages,
+                    tools=list(tools) or None,
+                    add_generation_prompt=add_generation_prompt,
+                    bos_token=self.bos_token,
+                )
             )
         except (TemplateError, TypeError) as error:
             raise ModelError(str(error)) from error
