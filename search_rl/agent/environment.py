@@ -30,19 +30,12 @@ class Environment:
     top_k: int
 
     def least_tokens(self, action: Search | Malformed) -> int:
-        """Tokens of the shortest observation that is worth giving for `action`."""
-        if isinstance(action, Malformed):
-            return self._num_tokens(Observation(self.protocol.correction))
-        nothing = tuple(SearchResult(query, ()) for query in action.queries)
-        empty = Observation(self.protocol.render_passages([""] * len(nothing)), nothing)
-        return self._num_tokens(empty) + _MIN_PASSAGES_TOKENS
+        """See the function `least_tokens`."""
+        return least_tokens(action, codec=self.codec, protocol=self.protocol)
 
     def encode(self, observation: Observation, *, after: Sequence[int]) -> tuple[int, ...]:
         """The tokens of an observation behind the policy's tokens `after`."""
         return self.protocol.observation_ids(self.codec, observation, after=after)
-
-    def _num_tokens(self, observation: Observation) -> int:
-        return len(self.encode(observation, after=()))
 
     async def respond(self, action: Search | Malformed, *, max_tokens: int) -> Observation:
         """The observation for `action`, at most `max_tokens` long, which must be at least
@@ -54,6 +47,15 @@ class Environment:
             return Observation(self.protocol.correction)
         results = await asyncio.gather(*(self.searcher.search(query, self.top_k) for query in action.queries))
         return fit_observation(results, codec=self.codec, protocol=self.protocol, max_tokens=max_tokens)
+
+
+def least_tokens(action: Search | Malformed, *, codec: Codec, protocol: AgentProtocol) -> int:
+    """Tokens of the shortest observation that is worth giving for `action`."""
+    if isinstance(action, Malformed):
+        return len(protocol.observation_ids(codec, Observation(protocol.correction), after=()))
+    nothing = tuple(SearchResult(query, ()) for query in action.queries)
+    empty = Observation(protocol.render_passages([""] * len(nothing)), nothing)
+    return len(protocol.observation_ids(codec, empty, after=())) + _MIN_PASSAGES_TOKENS
 
 
 def fit_observation(

@@ -11,7 +11,7 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 
-from search_rl.agent.environment import Environment
+from search_rl.agent.environment import Environment, least_tokens
 from search_rl.agent.protocols import AgentProtocol
 from search_rl.agent.reasoning import without_reasoning
 from search_rl.codec import Codec
@@ -110,7 +110,7 @@ async def run_episode(
     contract.
     """
     environment = Environment(searcher, codec, protocol, limits.top_k)
-    _check_observation_budget(environment, limits)
+    check_observation_budget(codec, protocol, limits)
     prompt = Segment(Origin.PROMPT, _prompt_ids(question, codec=codec, protocol=protocol, limits=limits))
     transcript = _Transcript(prompt, limits, codec, protocol)
     request_id = request_id or uuid.uuid4().hex
@@ -233,12 +233,12 @@ def _prompt_ids(question: Question, *, codec: Codec, protocol: AgentProtocol, li
     return token_ids
 
 
-def _check_observation_budget(environment: Environment, limits: Limits) -> None:
-    """Raise ConfigError when no passages would ever fit."""
-    num_queries = environment.protocol.max_queries
-    least = environment.least_tokens(Search("any", ("any",) * (num_queries - 1)))
+def check_observation_budget(codec: Codec, protocol: AgentProtocol, limits: Limits) -> None:
+    """Raise ConfigError when the passages of as many queries as a turn may hold would never fit."""
+    num_queries = protocol.max_queries
+    least = least_tokens(Search("any", ("any",) * (num_queries - 1)), codec=codec, protocol=protocol)
     if limits.max_turns and limits.max_observation_tokens < least:
         raise ConfigError(
             f"max_observation_tokens={limits.max_observation_tokens} cannot hold an observation of "
-            f"max_queries={num_queries}, which takes at least {least}"
+            f"max_queries={num_queries}, which takes at least {least}: raise the one or lower the other"
         )

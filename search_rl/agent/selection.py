@@ -44,7 +44,7 @@ def check_vocabulary(codec: ChatCodec, protocol: AgentProtocol) -> None:
     """Raise ModelError when a piece of the protocol does not survive the way to tokens and back."""
     for piece in (*protocol.pieces, protocol.correction):
         spelled = codec.decode(codec.encode(piece))
-        if spelled != piece:
+        if spelled.strip() != piece.strip():
             raise ModelError(
                 f"the model's vocabulary cannot spell {piece!r} (it becomes {spelled!r}), so protocol "
                 f"{protocol.label} cannot be used: choose a model with a byte-level or byte-fallback tokenizer"

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from search_rl.agent.episode import Limits
+from search_rl.agent.episode import Limits, check_observation_budget
 from search_rl.agent.protocols import AgentProtocol, protocol_named
 from search_rl.agent.selection import PROTOCOL_NAMES, protocol_for
 from search_rl.codec import Codec, load_codec
@@ -180,6 +180,7 @@ async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
         limits.check_context(context_tokens(Path(setup.model)))
     codec = load_codec(setup.model)
     protocol = protocol_for(codec, **setup.agent.conversation)
+    check_observation_budget(codec, protocol, limits)
     async with AsyncExitStack() as stack:
         client = SearchClient(
             setup.retriever.url,

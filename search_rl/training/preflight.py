@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from search_rl.agent.episode import check_observation_budget
 from search_rl.agent.selection import protocol_for
 from search_rl.codec import load_codec
 from search_rl.config import Config
@@ -13,7 +14,7 @@ from search_rl.errors import ConfigError, DataError
 from search_rl.models import check_checkpoint, context_tokens
 from search_rl.rewards import check_weights
 from search_rl.search import SearchClient
-from search_rl.training.overrides import limits_of
+from search_rl.training.overrides import check_trainable, limits_of
 
 
 def check_before_training(config: Config) -> None:
@@ -34,15 +35,14 @@ def check_before_warm_up(config: Config) -> None:
 
 
 def _check_model(config: Config) -> None:
+    check_trainable(config.agent)
+    limits = limits_of(config.agent, config.retriever.top_k)
     path = Path(config.model.path)
     if path.exists() or config.model.path.startswith((".", "/", "runs/")):
         check_checkpoint(path)
-        limits_of(config.agent, config.retriever.top_k).check_context(context_tokens(path))
-    if not config.agent.keep_reasoning:
-        raise ConfigError(
-            "agent.keep_reasoning=false cannot be trained: a turn sampled without the thoughts before it is no "
-            "continuation of the episode's one sequence. Train with true; false is for search-rl eval and ask"
-        )
+        limits.check_context(context_tokens(path))
+    codec = load_codec(config.model.path)
+    check_observation_budget(codec, protocol_for(codec, **config.agent.conversation), limits)
 
 
 def _check_questions(path: Path, config: Config) -> None:

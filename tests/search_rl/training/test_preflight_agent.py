@@ -24,6 +24,8 @@ def test_dropped_reasoning_is_not_trained() -> None:
     for check in (check_before_training, check_before_warm_up):
         with pytest.raises(ConfigError, match=r"agent.keep_reasoning=false cannot be trained: .* Train with true"):
             check(config)
+    with pytest.raises(ConfigError, match="cannot be trained"):
+        verl_overrides(config)
 
 
 @pytest.mark.parametrize(
