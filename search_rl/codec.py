@@ -112,6 +112,8 @@ def load_codec(model_path: str | Path) -> TransformersCodec:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path, clean_up_tokenization_spaces=False)
     except (OSError, ValueError) as error:
-        first_line = str(error).strip().split("\n")[0]
-        raise ModelError(f"no tokenizer in {model_path}: {first_line}") from error
+        first_line = str(error).strip().split("\n")[0].strip(" :")
+        raise ModelError(
+            f"no tokenizer in {model_path}: save it beside the weights (tokenizer.json); the loader says: {first_line}"
+        ) from error
     return TransformersCodec(tokenizer)
