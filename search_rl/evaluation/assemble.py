@@ -182,13 +182,7 @@ async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
     protocol = protocol_for(codec, **setup.agent.conversation)
     check_observation_budget(codec, protocol, limits)
     async with AsyncExitStack() as stack:
-        client = SearchClient(
-            setup.retriever.url,
-            timeout_seconds=setup.retriever.timeout_seconds,
-            max_attempts=setup.retriever.max_attempts,
-            token_file=setup.retriever.token_file,
-        )
-        searcher = await stack.enter_async_context(client)
+        searcher = await stack.enter_async_context(SearchClient(**setup.retriever.client_options))
         await searcher.check()
         engine = await stack.enter_async_context(_engine(setup))
         yield Parts(engine, searcher, codec, protocol, limits)

@@ -67,12 +67,7 @@ async def _demonstrations(config: Config) -> list[Rollout]:
     retriever = config.retriever
     codec = load_codec(config.model.path)
     protocol = protocol_for(codec, **config.agent.conversation)
-    async with SearchClient(
-        retriever.url,
-        timeout_seconds=retriever.timeout_seconds,
-        max_attempts=retriever.max_attempts,
-        token_file=retriever.token_file,
-    ) as client:
+    async with SearchClient(**retriever.client_options) as client:
         await client.check()
         return await demonstrate(
             chosen,

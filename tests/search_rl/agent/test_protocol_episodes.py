@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retriever_server.app import create_app
 from search_rl.agent.episode import MIN_TURN_TOKENS, Limits, run_episode
 from search_rl.agent.protocols import AgentProtocol
 from search_rl.agent.selection import protocol_for
@@ -19,7 +21,8 @@ from search_rl.engines.base import Generation
 from search_rl.engines.scripted import ScriptedEngine
 from search_rl.errors import ConfigError
 from search_rl.rewards import repeated_query, score
-from search_rl.types import Answer, Question, Search, StopReason, Trajectory
+from search_rl.search import SearchClient
+from search_rl.types import Answer, Question, ScoredPassage, Search, StopReason, Trajectory
 from tests.search_rl.agent.families import FamilyCodec, gemma3, llama3_1, qwen2_5, qwen3, tekken_base
 from tests.search_rl.conftest import FixedSearcher, hit
 
@@ -105,6 +108,35 @@ def test_several_searches_in_one_turn_keep_their_order(name: str) -> None:
     assert observation.text.count("Paris, France.") == 2
     assert observation.num_passages_shortened == 2
     assert repeated_query(trajectory) == 0.0
+
+
+def test_several_searches_of_one_turn_are_one_request() -> None:
+    """A round trip for each query of a turn."""
+    codec, protocol = PAIRS["qwen3, several"]()
+    asked: list[list[str]] = []
+
+    class Nothing:
+        """Knows nothing and remembers what it was asked."""
+
+        def search(self, queries: Sequence[str], *, top_k: int) -> list[list[ScoredPassage]]:
+            """See `Retriever.search`."""
+            asked.append(list(queries))
+            return [[] for _ in queries]
+
+    async def episode() -> Trajectory:
+        script = replies(codec, protocol, Search("a", ("b", "c")), ANSWER)
+        async with SearchClient("http://r", transport=httpx.ASGITransport(create_app(Nothing()))) as client:
+            return await run_episode(
+                QUESTION,
+                engine=ScriptedEngine(script, codec),
+                searcher=client,
+                codec=codec,
+                protocol=protocol,
+                limits=LIMITS,
+            )
+
+    assert asyncio.run(episode()).num_searches == 3
+    assert asked == [["a", "b", "c"]]
 
 
 def test_one_failed_search_of_several_voids_the_episode() -> None:
