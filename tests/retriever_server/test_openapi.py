@@ -1,0 +1,44 @@
+"""The service against its own description: what it allows, or nearly allows, is answered as it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.schemas import BaseSchema
+
+from retriever_server.app import create_app
+from retriever_server.retrievers import Retriever
+from tests.retriever_server.conftest import EchoRetriever
+
+
+@pytest.fixture(scope="session")
+def described(planets: Retriever) -> BaseSchema:
+    """The app with everything it can have, as its OpenAPI tells."""
+    app = create_app(planets, open_again=lambda: (EchoRetriever(), None))
+    return schemathesis.openapi.from_asgi("/openapi.json", app)
+
+
+schema = schemathesis.pytest.from_fixture("described")
+
+
+@schema.parametrize()
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+def test_any_request_is_answered_as_described(case: Case) -> None:
+    """Would catch a 500, a status or a body that the description does not know, and NaN in JSON."""
+    response = case.call()
+    assert response.status_code < 500 or response.status_code == 503
+    if response.headers.get("content-type") == ["application/json"]:
+        json.loads(response.content, parse_constant=pytest.fail)
+    case.validate_response(response)
+
+
+def test_the_description_names_every_status_that_a_client_can_get(planets_app: FastAPI) -> None:
+    """Would catch a description that knows 200 and 422 alone, so that generated clients take a 503 for a fault."""
+    responses = planets_app.openapi()["paths"]["/retrieve"]["post"]["responses"]
+    assert sorted(responses) == ["200", "400", "401", "413", "422", "500", "503"]
+    assert "429" not in json.dumps(planets_app.openapi()["paths"])
