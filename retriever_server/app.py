@@ -24,7 +24,8 @@ from retriever_server.service import Opened, Service
 from retriever_server.settings import DEFAULT_CACHE_ENTRIES, DEFAULT_TOP_K, Batching
 
 Reload = Callable[[], Awaitable[Manifest | None]]
-_FAILURES: dict[int | str, dict[str, Any]] = {
+_Responses = dict[int | str, dict[str, Any]]
+_FAILURES: _Responses = {
     400: {"model": Problem, "description": "The body cannot be read."},
     401: {"model": Problem, "description": "The service has a token, and this is not it."},
     413: {"model": Problem, "description": "The body is too long."},
@@ -32,7 +33,7 @@ _FAILURES: dict[int | str, dict[str, Any]] = {
     500: {"model": Problem, "description": "The search failed."},
     503: {"model": Problem, "description": "Full, or not ready yet: try again after Retry-After seconds."},
 }
-_NOT_READY = {status: _FAILURES[status] for status in (401, 503)}
+_NOT_READY: _Responses = {status: _FAILURES[status] for status in (401, 503)}
 T = TypeVar("T")
 
 
@@ -133,7 +134,7 @@ def _add_reload(app: FastAPI, service: Service, everywhere: Reload | None) -> No
     async def here() -> Manifest | None:
         return (await service.reload()).manifest
 
-    failures = {
+    failures: _Responses = {
         401: _FAILURES[401],
         403: {"model": Problem, "description": "The caller is not on the service's own machine."},
         409: {"model": Problem, "description": "The index on disk cannot be served; the old one serves on."},

@@ -8,11 +8,13 @@ be reached is 503 for the request, never an answer without that part's passages.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import socket
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from retriever_server.service import Opened
 from retriever_server.settings import ClusterPlan, ServiceSettings
 
 _OWN_ERROR = re.compile(r"(retriever_server\.errors\.)\w+: ")
+# A replica is stopped when the process in front has its last answer, or wants none.
+_STOP_SECONDS = 2.0
 _generations = itertools.count(1)
 
 
@@ -70,13 +74,17 @@ class Cluster:
         self._plan, self._patience_seconds = plan, patience_seconds
         self._is_started = False
         self._names: set[str] = set()
+        # Ray's processes end with the thread that started them: this one stays.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
 
     def deploy(self, parts: Sequence[Part]) -> dict[str, RemotePart]:
         """The parts by name, once all their replicas are well; they go when nobody holds them any longer.
 
         Raises ServingError.
         """
-        self._start(num_cpus := len(parts) * self._plan.num_replicas * self._plan.cpus_per_replica)
+        self._thread.submit(
+            self._start, num_cpus := len(parts) * self._plan.num_replicas * self._plan.cpus_per_replica
+        ).result()
         self._check_free(num_cpus)
         prefix = f"search-rl-{os.getpid()}-{next(_generations)}"
         targets = [self._target(part, f"{prefix}-{part.name}") for part in parts]
@@ -96,16 +104,16 @@ class Cluster:
 
     def stop(self) -> None:
         """Afterwards nothing of it runs any longer: no deployment, and no Ray that was started here."""
+        # Ray's processes are its own children's children, and orphans once those have gone.
+        started = psutil.Process().children(recursive=True) if self._plan.address is None else []
         if self._is_started:
-            names, self._is_started = sorted(self._names), False
-            if self._plan.address is None:
-                serve.shutdown()
-            else:
-                for name in names:
+            self._is_started = False
+            if self._plan.address is not None:
+                for name in sorted(self._names):
                     serve.delete(name)
             ray.shutdown()
-        if self._plan.address is None:
-            _end(psutil.Process().children(recursive=True))
+        _end(started)
+        self._thread.shutdown(wait=False)
 
     def _start(self, num_cpus: int) -> None:
         """A reload needs as much again while the old parts serve on: Ray's cores here are but numbers."""
@@ -119,6 +127,7 @@ class Cluster:
             raise ServingError(f"no Ray at {self._plan.address or 'this machine'}: {error}") from error
         self._is_started = True
         serve.start(proxy_location="Disabled")
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
 
     def _check_free(self, num_cpus: int) -> None:
         """Ray itself would wait for them for ever."""
@@ -134,6 +143,8 @@ class Cluster:
             name=part.name,
             num_replicas=self._plan.num_replicas,
             max_ongoing_requests=1,
+            graceful_shutdown_timeout_s=_STOP_SECONDS,
+            graceful_shutdown_wait_loop_s=0.1,
             ray_actor_options={"num_cpus": self._plan.cpus_per_replica},
         )
         return serve.RunTarget(target=deployment.bind(part), name=name, route_prefix=None)
@@ -181,11 +192,11 @@ def _reason(names: Sequence[str]) -> str:
         for deployment in applications[name].deployments.values() if name in applications else ():
             lines = [line for line in deployment.message.splitlines() if _OWN_ERROR.match(line.strip())]
             if lines:
-                return lines[-1].strip().partition(": ")[2]
+                return str(lines[-1].strip().partition(": ")[2])
     return ""
 
 
-def _end(processes: Sequence[psutil.Process], patience_seconds: float = 10.0) -> None:
+def _end(processes: Sequence[psutil.Process], patience_seconds: float = 3.0) -> None:
     _, alive = psutil.wait_procs(processes, timeout=patience_seconds)
     for process in alive:
         process.kill()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -32,6 +32,8 @@ BACKLOG = 2048
 DRAIN_SECONDS = 25
 # Pooled clients sit idle between two turns of a rollout.
 _KEEP_ALIVE_SECONDS = 75
+# Ray, when it starts on the thread that loads, takes SIGTERM for itself: so often it is taken back meanwhile.
+_SIGNALS_SECONDS = 0.1
 
 Report = Callable[[str], None]
 
@@ -122,15 +124,24 @@ def serve_alone(
     Must run on the main thread.
     """
 
+    async def load(service: Service) -> Manifest | None:
+        # A task that held the index itself would hold it after a reload, too.
+        return (await service.load(open_first)).manifest
+
     async def run() -> None:
         server, service = uvicorn.Server(server_config(app)), service_of(app)
         _stop_on_signals(server)
         reloads = _reload_on_hangup(service, report)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        loading = asyncio.create_task(service.load(open_first))
-        await asyncio.wait([serving, loading], return_when=asyncio.FIRST_COMPLETED)
+        loading = asyncio.create_task(load(service))
+        done: set[asyncio.Task[Any]] = set()
+        while not done:
+            done, _ = await asyncio.wait(
+                [serving, loading], timeout=_SIGNALS_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            _stop_on_signals(server)
         if loading.done() and loading.exception() is None:
-            on_ready(loading.result().manifest)
+            on_ready(loading.result())
         elif loading.done():
             server.should_exit = True
         await serving

@@ -73,6 +73,7 @@ def _cut(folder: Path, manifest: Manifest, rows: range) -> Any:
         )
     codes, row_bytes = vectors.codes, vectors.code_size
     start = faiss.cast_integer_to_void_ptr(int(codes.data()) + rows.start * row_bytes)
-    vectors.codes = faiss.MaybeOwnedVectorUInt8.create_view(start, len(rows) * row_bytes, codes.owner)
+    bytes_vector: Any = faiss.MaybeOwnedVectorUInt8
+    vectors.codes = bytes_vector.create_view(start, len(rows) * row_bytes, codes.owner)
     vectors.ntotal = len(rows)
     return vectors

@@ -83,6 +83,7 @@ class _Worker:
         self._service: Service = self._app.state.service
         self._server = _FairServer(server_config(self._app, backlog=1))
         self._orders: asyncio.Queue[Order] = asyncio.Queue()
+        self._may_accept = asyncio.Event()
         self._asked: deque[asyncio.Future[Opened | Refused]] = deque()
         self._fresh: ServedIndex | None = None
 
@@ -93,15 +94,14 @@ class _Worker:
         # Until connections are taken nothing is under way, and a thread inside a download cannot be ended.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         try:
-            served = await self._service.load(self._open_index)
+            manifest = (await self._service.load(self._open_index)).manifest
         except (RetrieverServerError, OSError, RuntimeError, ValueError) as error:
             self._control.send(Refused(str(error) or type(error).__name__))
             return
-        self._control.send(Opened(served.manifest))
-        while await self._orders.get() is not Order.ACCEPT:
-            pass
-        signal.signal(signal.SIGTERM, self._stop)
+        self._control.send(Opened(manifest))
         obeying = asyncio.create_task(self._obey())
+        await self._may_accept.wait()
+        signal.signal(signal.SIGTERM, self._stop)
         await self._server.serve(sockets=[self._listener])
         obeying.cancel()
         if self._service.is_loading:
@@ -128,6 +128,8 @@ class _Worker:
     async def _obey(self) -> None:
         while True:
             match await self._orders.get():
+                case Order.ACCEPT:
+                    self._may_accept.set()
                 case Order.PREPARE:
                     self._control.send(await self._prepare())
                 case Order.SWAP if self._fresh is not None:

@@ -26,7 +26,7 @@ def test_two_shards_answer_as_the_whole_and_leave_nothing_behind(planets_folder:
     with running(planets_folder, "--ray") as process:
         base = line_with("answers 503", process).split()[0]
         assert httpx.post(f"{base}/retrieve", json=body, timeout=20).status_code == 503
-        url = line_with("ready", process).split()[1]
+        url = line_with("ready: ", process).split()[1]
         assert httpx.post(url, json=body, timeout=60).json() == expected
 
         (shard,) = (child for child in children_of(process.pid) if is_replica_of("shard-1", child))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import schemathesis
@@ -28,7 +29,7 @@ schema = schemathesis.pytest.from_fixture("described")
 
 @schema.parametrize()
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
-def test_any_request_is_answered_as_described(case: Case) -> None:
+def test_any_request_is_answered_as_described(case: Case[Any]) -> None:
     """Would catch a 500, a status or a body that the description does not know, and NaN in JSON."""
     response = case.call()
     assert response.status_code < 500 or response.status_code == 503

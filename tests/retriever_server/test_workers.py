@@ -11,12 +11,15 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from retriever_server.index import build_index
 from retriever_server.schema import Passage
 from tests.retriever_server.bag_of_words import BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
 from tests.retriever_server.test_serving import index_files_of, line_with, running
+
+pytestmark = pytest.mark.engine
 
 
 def workers_of(pid: int) -> list[psutil.Process]:
