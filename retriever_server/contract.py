@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated, Any, Self
 
 import orjson
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from retriever_server.schema import Passage, ScoredPassage
 
@@ -18,6 +18,15 @@ _PASSAGES_AT_ONCE = 1000
 
 class RetrieveRequest(BaseModel):
     """Either dialect: `queries` (Search-R1, verl, slime) or `query` (SkyRL-gym); others are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["queries"], "properties": {"queries": {"type": "array"}}},
+                {"required": ["query"], "properties": {"query": {"type": "string"}}},
+            ]
+        }
+    )
 
     queries: list[str] | None = None
     query: str | None = None

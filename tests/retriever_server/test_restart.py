@@ -59,17 +59,18 @@ def test_a_kill_and_a_restart_lose_nothing(arguments: list[str], planets_folder:
         line_with("ready", first)
         for thread in clients:
             thread.start()
-        time.sleep(1)
+        while len(answers) < 3 * len(clients):
+            time.sleep(0.05)
         first.send_signal(signal.SIGKILL)
     num_before = len(answers)
     time.sleep(0.5)
     with start() as second:
         line_with("ready", second)
-        time.sleep(4)
+        while len(answers) < num_before + 3 * len(clients):
+            time.sleep(0.05)
         is_over.set()
         for thread in clients:
             thread.join()
         second.send_signal(signal.SIGTERM)
     assert [found for asked, found in answers] == [asked for asked, found in answers]
-    assert len(answers) > num_before > 8
     assert any(status != "200" for status in statuses)
