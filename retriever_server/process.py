@@ -124,7 +124,10 @@ def serve_alone(
     Must run on the main thread.
     """
 
-    async def load(service: Service) -> Manifest | None:
+    async def load(server: uvicorn.Server, service: Service) -> Manifest | None:
+        # What is imported to open an index would keep the port from answering.
+        while not (server.started or server.should_exit):
+            await asyncio.sleep(0.01)
         # A task that held the index itself would hold it after a reload, too.
         return (await service.load(open_first)).manifest
 
@@ -133,7 +136,7 @@ def serve_alone(
         _stop_on_signals(server)
         reloads = _reload_on_hangup(service, report)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        loading = asyncio.create_task(load(service))
+        loading = asyncio.create_task(load(server, service))
         done: set[asyncio.Task[Any]] = set()
         while not done:
             done, _ = await asyncio.wait(
