@@ -27,7 +27,7 @@ from ray.serve.exceptions import RayServeException
 from retriever_server.errors import PartGoneError, ServingError
 from retriever_server.manifest import Manifest
 from retriever_server.opening import LoadEncoder
-from retriever_server.parts import Part, Replica, plan_parts
+from retriever_server.steps import Part, Replica, plan_parts
 from retriever_server.process import Report, make_app, serve_alone
 from retriever_server.remote import RemotePart, assembled
 from retriever_server.service import Opened

@@ -11,12 +11,12 @@ from retriever_server.rerank import RerankingRetriever
 from retriever_server.retrievers import HybridRetriever, Retriever, RowRetriever
 from retriever_server.schema import Hits
 from retriever_server.settings import ServiceSettings
-from retriever_server.shards import merged
+from retriever_server.row_shards import merged
 from retriever_server.store import PassageStore
 
 
 class RemotePart(Protocol):
-    """A part (see parts.py) as the process in front asks it."""
+    """A part (see steps.py) as the process in front asks it."""
 
     def ask(self, *arguments: Any) -> Callable[[], Any]:
         """Has the step done for these arguments; what is returned waits for its answer.

@@ -11,7 +11,7 @@ import pytest
 
 from retriever_server.errors import IndexFolderError, PartGoneError, RetrieverServerError, ServingError
 from retriever_server.opening import open_retriever
-from retriever_server.parts import Replica, plan_parts
+from retriever_server.steps import Replica, plan_parts
 from retriever_server.remote import assembled
 from retriever_server.retrievers import Retriever
 from retriever_server.schema import RetrieverName

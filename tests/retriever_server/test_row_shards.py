@@ -18,7 +18,7 @@ from retriever_server.errors import IndexFolderError
 from retriever_server.index import build_index, open_dense
 from retriever_server.manifest import Manifest
 from retriever_server.schema import Passage
-from retriever_server.shards import Shard, merged, row_ranges
+from retriever_server.row_shards import Shard, merged, row_ranges
 from tests.retriever_server.conftest import write_corpus
 
 # Every text three times, far apart: equal scores in different shards.
