@@ -27,11 +27,11 @@ from ray.serve.exceptions import RayServeException
 from retriever_server.errors import PartGoneError, ServingError
 from retriever_server.manifest import Manifest
 from retriever_server.opening import LoadEncoder
-from retriever_server.steps import Part, Replica, plan_parts
 from retriever_server.process import Report, make_app, serve_alone
 from retriever_server.remote import RemotePart, assembled
 from retriever_server.service import Opened
 from retriever_server.settings import ClusterPlan, ServiceSettings
+from retriever_server.steps import Part, Replica, plan_parts
 
 _OWN_ERROR = re.compile(r"(retriever_server\.errors\.)\w+: ")
 # A replica is stopped when the process in front has its last answer, or wants none.

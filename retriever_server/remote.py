@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from retriever_server.canaries import check_canaries
 from retriever_server.manifest import Manifest
-from retriever_server.opening import check_encoder
 from retriever_server.rerank import RerankingRetriever
 from retriever_server.retrievers import HybridRetriever, Retriever, RowRetriever
+from retriever_server.row_shards import merged
 from retriever_server.schema import Hits
 from retriever_server.settings import ServiceSettings
-from retriever_server.row_shards import merged
 from retriever_server.store import PassageStore
 
 
@@ -79,6 +79,6 @@ def assembled(
         shards = [part for name, part in parts.items() if name.startswith("shard-")]
         retrievers.append(dense := RemoteDense(parts["encoder"], shards, store))
         assert manifest.dense is not None
-        check_encoder(dense, manifest.dense)
+        check_canaries(dense, manifest.dense)
     found = HybridRetriever(retrievers, store) if settings.retriever == "hybrid" else retrievers[0]
     return found if "reranker" not in parts else RerankingRetriever(found, RemoteReranker(parts["reranker"]))

@@ -13,8 +13,8 @@ from retriever_server.store import PassageStore
 
 if TYPE_CHECKING:
     from retriever_server.bm25 import BM25Index
+    from retriever_server.dense import DenseIndex
     from retriever_server.encoders import Encoder
-    from retriever_server.index import DenseIndex
 
 # Four times the 50 hits that an answer rarely exceeds. Cormack et al. fused runs of 1,000, which takes ten times
 # as long to fuse.

@@ -10,8 +10,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from retriever_server.dense import INDEX_FILE, DenseIndex, open_dense
 from retriever_server.errors import IndexFolderError
-from retriever_server.index import INDEX_FILE, DenseIndex, open_dense
 from retriever_server.manifest import Manifest
 from retriever_server.read_ahead import read_part_ahead
 from retriever_server.schema import Hits

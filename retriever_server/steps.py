@@ -22,8 +22,8 @@ from retriever_server.manifest import DensePart, Manifest, differences, read_man
 from retriever_server.opening import LoadEncoder, missing_part, open_retriever
 from retriever_server.rerank import CrossEncoderReranker
 from retriever_server.retrievers import BM25Retriever
-from retriever_server.settings import ClusterPlan, ServiceSettings
 from retriever_server.row_shards import Shard, row_ranges
+from retriever_server.settings import ClusterPlan, ServiceSettings
 from retriever_server.store import PassageStore
 
 Step = Callable[..., Any]

@@ -11,11 +11,11 @@ import pytest
 
 from retriever_server.errors import IndexFolderError, PartGoneError, RetrieverServerError, ServingError
 from retriever_server.opening import open_retriever
-from retriever_server.steps import Replica, plan_parts
 from retriever_server.remote import assembled
 from retriever_server.retrievers import Retriever
 from retriever_server.schema import RetrieverName
 from retriever_server.settings import ClusterPlan, ServiceSettings
+from retriever_server.steps import Replica, plan_parts
 from tests.retriever_server.bag_of_words import PLANETS, load_encoder
 from tests.retriever_server.conftest import get, post
 

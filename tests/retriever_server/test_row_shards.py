@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from retriever_server.dense import open_dense
 from retriever_server.encoders import EncoderSpec, normalised
 from retriever_server.errors import IndexFolderError
-from retriever_server.index import build_index, open_dense
+from retriever_server.index import build_index
 from retriever_server.manifest import Manifest
-from retriever_server.schema import Passage
 from retriever_server.row_shards import Shard, merged, row_ranges
+from retriever_server.schema import Passage
 from tests.retriever_server.conftest import write_corpus
 
 # Every text three times, far apart: equal scores in different shards.
