@@ -152,7 +152,7 @@ def _load(name: str, location: str, trust_remote_code: bool) -> Any:
         reason = str(error).strip().split("\n")[0]
         raise EncoderError(
             f"encoder {name!r} cannot be loaded ({reason}); give a hub id that this machine can download, "
-            f"a sentence-transformers folder, or {DEFAULT_ENCODER!r}"
+            f"a sentence-transformers folder, or {DEFAULT_ENCODER!r}; one that brings code needs --trust-remote-code"
         ) from error
 
 

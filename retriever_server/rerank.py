@@ -69,7 +69,7 @@ def _load(name: str, location: str, trust_remote_code: bool) -> Any:
         reason = str(error).strip().split("\n")[0]
         raise EncoderError(
             f"reranker {name!r} cannot be loaded ({reason}); give a CrossEncoder's folder, or a hub id that this "
-            "machine can download"
+            "machine can download; one that brings code needs --trust-remote-code"
         ) from error
     if model.num_labels != 1:
         raise EncoderError(f"reranker {name!r} has {model.num_labels} outputs, one is needed; give another model")
