@@ -15,6 +15,7 @@ import socket
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from retriever_server.service import Opened
 from retriever_server.settings import ClusterPlan, ServiceSettings
 from retriever_server.steps import Part, Replica, plan_parts
 
+_CONNECT_SECONDS = 5.0
 _OWN_ERROR = re.compile(r"(retriever_server\.errors\.)\w+: ")
 # A replica is stopped when the process in front has its last answer, or wants none.
 _STOP_SECONDS = 2.0
@@ -59,7 +61,7 @@ def serve_on_cluster(
     # So many batches are under way: one at each replica of the slowest part, and one that is encoded meanwhile.
     app = make_app(settings, open_index, num_threads=plan.num_replicas + 1)
     try:
-        serve_alone(app, listener, open_index, on_ready=on_ready, report=report, abandon=cluster.stop)
+        serve_alone(app, listener, open_index, on_ready=on_ready, report=report, abandon=cluster.abandon)
     finally:
         cluster.stop()
 
@@ -115,6 +117,20 @@ class Cluster:
         _end(started)
         self._thread.shutdown(wait=False)
 
+    def abandon(self) -> None:
+        """The same at once, while another thread starts or deploys: what Ray starts meanwhile must not be missed."""
+        if self._plan.address is not None:
+            self.stop()
+            return
+        for process in psutil.Process().children():
+            if process.name() == "raylet":
+                process.suspend()
+        started = psutil.Process().children(recursive=True)
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(started, timeout=_STOP_SECONDS)
+
     def _start(self, num_cpus: int) -> None:
         """A reload needs as much again while the old parts serve on: Ray's cores here are but numbers."""
         if self._is_started:
@@ -122,9 +138,10 @@ class Cluster:
         here = {"num_cpus": max(os.cpu_count() or 1, 2 * num_cpus), "include_dashboard": False}
         where = here if self._plan.address is None else {"address": self._plan.address}
         try:
+            _check_reachable(self._plan.address or "")
             ray.init(**where, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ServingError(f"no Ray at {self._plan.address or 'this machine'}: {error}") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ServingError(f"no Ray at {self._plan.address or 'this machine'} ({error}); see ray status") from error
         self._is_started = True
         serve.start(proxy_location="Disabled")
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -185,6 +202,13 @@ class DeployedPart:
         return PartGoneError(f"{self._name} cannot be reached ({type(error).__name__})", retry_after_seconds=2)
 
 
+def _check_reachable(address: str) -> None:
+    """Raise OSError for a host and port where nobody listens: Ray itself tries for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and "://" not in address:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+
+
 def _reason(names: Sequence[str]) -> str:
     """What a replica said when it could not be made, empty when it said nothing."""
     applications = serve.status().applications
@@ -199,5 +223,6 @@ def _reason(names: Sequence[str]) -> str:
 def _end(processes: Sequence[psutil.Process], patience_seconds: float = 3.0) -> None:
     _, alive = psutil.wait_procs(processes, timeout=patience_seconds)
     for process in alive:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(alive, timeout=patience_seconds)
