@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from search_rl.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+"""A function that the model may call, as JSON schema in the form that chat templates take."""
 
 
 class Codec(Protocol):
@@ -22,12 +24,32 @@ class Codec(Protocol):
         """The ids of `text` alone: no special token is added, and none that the text spells is recognised."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """The ids of a conversation, up to where the assistant begins to write."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, special tokens included; bytes that are no character become U+FFFD."""
+        ...
+
+
+class ChatCodec(Codec, Protocol):
+    """A codec that also shows how its model's chat template writes; needed once a model, not once an episode."""
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The spelling and the id of every special token."""
+        ...
+
+    def encode_markup(self, text: str) -> tuple[int, ...]:
+        """The ids of text that this program or the template wrote: special tokens in it are recognised."""
+        ...
+
+    def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str | None:
+        """The text of a conversation up to where the assistant begins to write, None without a chat template.
+
+        Raises ModelError for a conversation that the template refuses.
+        """
         ...
 
 
@@ -41,20 +63,46 @@ class TransformersCodec:
         """See `Codec.encode`: a passage that spells an end-of-turn token stays plain text."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """See `Codec.encode_chat`."""
-        if not self.tokenizer.chat_template:
+        text = self.render_chat(messages, tools)
+        if text is None:
             return self.encode("\n".join(message["content"] for message in messages))
-        text = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-        )
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return self.encode_markup(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """See `Codec.decode`."""
         return str(
             self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """See `ChatCodec.special_tokens`."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        return {token.content: token_id for token_id, token in added if token.special}
+
+    def encode_markup(self, text: str) -> tuple[int, ...]:
+        """See `ChatCodec.encode_markup`."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str | None:
+        """See `ChatCodec.render_chat`."""
+        from jinja2 import TemplateError
+
+        if not self.tokenizer.chat_template:
+            return None
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=[dict(tool) for tool in tools] or None,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                )
+            )
+        except (TemplateError, TypeError) as error:
+            raise ModelError(f"the model's chat template refuses a conversation: {error}") from error
 
 
 def load_codec(model_path: str | Path) -> TransformersCodec:
@@ -64,6 +112,8 @@ def load_codec(model_path: str | Path) -> TransformersCodec:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path, clean_up_tokenization_spaces=False)
     except (OSError, ValueError) as error:
-        first_line = str(error).strip().split("\n")[0]
-        raise ModelError(f"no tokenizer in {model_path}: {first_line}") from error
+        first_line = str(error).strip().split("\n")[0].strip(" :")
+        raise ModelError(
+            f"no tokenizer in {model_path}: save it beside the weights (tokenizer.json); the loader says: {first_line}"
+        ) from error
     return TransformersCodec(tokenizer)

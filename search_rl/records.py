@@ -35,7 +35,8 @@ from search_rl.types import (
     Turn,
 )
 
-VERSION = 1
+VERSION = 2
+"""Version 1, which is still read, had one query and one result a turn."""
 
 Row = dict[str, Any]
 
@@ -101,8 +102,8 @@ def row_to_record(row: Row) -> Record:
     """The inverse of `rollout_to_row`. Raises ValueError, KeyError, TypeError or AttributeError for a bad
     row.
     """
-    if row["version"] != VERSION:
-        raise ValueError(f"version {row['version']}, this program reads version {VERSION}")
+    if row["version"] not in (1, VERSION):
+        raise ValueError(f"version {row['version']}, this program reads versions 1 to {VERSION}")
     fields: Row = {**row["question"]}
     for name in ("golden_answers", "evidence_ids"):
         fields[name] = tuple(fields[name])
@@ -145,15 +146,14 @@ def _turn_from_row(row: Row) -> Turn:
 
 def _action_from_row(row: Row) -> Action:
     fields = {name: value for name, value in row.items() if name != "kind"}
+    if "more_queries" in fields:
+        fields["more_queries"] = tuple(fields["more_queries"])
     return _ACTIONS[row["kind"]](**fields)
 
 
 def _observation_from_row(row: Row) -> Observation:
-    return Observation(
-        row["text"],
-        None if row["result"] is None else _result_from_row(row["result"]),
-        row["num_passages_shortened"],
-    )
+    results = row["results"] if "results" in row else [] if row["result"] is None else [row["result"]]
+    return Observation(row["text"], tuple(map(_result_from_row, results)), row["num_passages_shortened"])
 
 
 def _result_from_row(row: Row) -> SearchResult:

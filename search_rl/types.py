@@ -39,9 +39,15 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The policy asks the retriever for `query`."""
+    """The policy asks the retriever for `query`, and for `more_queries` in the same turn."""
 
     query: str
+    more_queries: tuple[str, ...] = ()
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """All queries of the turn in the order they were written, at least one."""
+        return (self.query, *self.more_queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,10 @@ Action = Search | Answer | Malformed
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the environment says back; `result` is None for corrective text."""
+    """What the environment says back; `results` has one entry a query, and is empty for corrective text."""
 
     text: str
-    result: SearchResult | None = None
+    results: tuple[SearchResult, ...] = ()
     num_passages_shortened: int = 0
 
 
@@ -178,7 +184,7 @@ class Trajectory:
     def results(self) -> tuple[SearchResult, ...]:
         """The searches that were answered, in order."""
         observations = (turn.observation for turn in self.turns)
-        return tuple(seen.result for seen in observations if seen is not None and seen.result is not None)
+        return tuple(result for seen in observations if seen is not None for result in seen.results)
 
     @property
     def num_searches(self) -> int:

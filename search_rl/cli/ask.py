@@ -19,6 +19,7 @@ def ask(
     served_model: options.ServedModel = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
+    protocol: options.Protocol = None,
     answer: Annotated[
         list[str] | None,
         typer.Option(help="An accepted answer, to mark the agent's; may be given more than once."),
@@ -39,6 +40,7 @@ def ask(
         retriever=retriever,
         top_k=top_k,
         prompt=prompt,
+        protocol=protocol,
         endpoint=endpoint,
         served_model=served_model,
         concurrency=1,

@@ -27,6 +27,7 @@ def eval(
     served_model: options.ServedModel = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
+    protocol: options.Protocol = None,
     profile: options.Profile = options.DEFAULT_PROFILE,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only so many questions, evenly spaced.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes in flight.")] = 64,
@@ -50,6 +51,7 @@ def eval(
         retriever=retriever,
         top_k=top_k,
         prompt=prompt,
+        protocol=protocol,
         endpoint=endpoint,
         served_model=served_model,
         concurrency=concurrency,
@@ -66,6 +68,7 @@ def eval(
     with evaluation_progress(len(asked), Console(stderr=True)) as on_done:
         summary = asyncio.run(assemble.run_evaluation(setup, asked, out, is_resumed=resume, on_done=on_done))
     typer.echo(summary.headline)
+    typer.echo(f"protocol {setup.agent.protocol}, prompt {setup.agent.prompt}, budgets {setup.budgets_label}")
     wide_console().print(summary_table(summary))
     typer.echo(f"{out / assemble.SUMMARY}")
     if not summary.is_valid:

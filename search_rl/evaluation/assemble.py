@@ -11,16 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from search_rl.agent.episode import Limits
-from search_rl.agent.protocols import TagProtocol, protocol_named
+from search_rl.agent.episode import Limits, check_observation_budget
+from search_rl.agent.protocols import AgentProtocol, protocol_named
+from search_rl.agent.selection import PROTOCOL_NAMES, protocol_for
 from search_rl.codec import Codec, load_codec
 from search_rl.config import AgentSection, Config, RetrieverSection, load_config
 from search_rl.datasets.questions import read_questions
 from search_rl.engines.base import Engine, Sampling
-from search_rl.errors import ConfigError, DataError
+from search_rl.errors import ConfigError, DataError, unknown_name
 from search_rl.evaluation.report import Summary, kind_of, summarise, summary_to_json
 from search_rl.evaluation.runner import Evaluation, evaluate, read_rollouts
-from search_rl.models import check_checkpoint
+from search_rl.models import check_checkpoint, context_tokens
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
 from search_rl.search import SearchClient, Searcher
 from search_rl.types import Question, Rollout
@@ -30,6 +31,9 @@ SUMMARY = "summary.json"
 SETTINGS = "settings.json"
 
 GREEDY = Sampling(temperature=0.0)
+
+_EARLIER_SETTINGS = {"profile": SEARCH_R1.name, "protocol": "tags", "max_queries": 1, "keep_reasoning": True}
+"""What evaluations went by before these could be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,12 @@ class Setup:
     @property
     def limits(self) -> Limits:
         """The budgets of an episode."""
-        return Limits(**self.agent.model_dump(exclude={"prompt"}), top_k=self.retriever.top_k)
+        return Limits(**self.agent.budgets, top_k=self.retriever.top_k)
+
+    @property
+    def budgets_label(self) -> str:
+        """The preset, and what departs from it; sampling is greedy under every preset."""
+        return self.agent.budgets_label(top_k=self.retriever.top_k)
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -67,7 +76,8 @@ class Setup:
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
             "endpoint": self.endpoint,
             "served_model": self.served_model,
-            "prompt": self.agent.prompt,
+            **self.agent.conversation,
+            "budgets": self.budgets_label,
             "profile": self.profile.name,
             **asdict(self.limits),
         }
@@ -80,7 +90,7 @@ class Parts:
     engine: Engine
     searcher: Searcher
     codec: Codec
-    protocol: TagProtocol
+    protocol: AgentProtocol
     limits: Limits
 
 
@@ -91,6 +101,7 @@ def setup_from(
     retriever: str | None = None,
     top_k: int | None = None,
     prompt: str | None = None,
+    protocol: str | None = None,
     endpoint: str | None = None,
     served_model: str | None = None,
     concurrency: int = 64,
@@ -102,12 +113,16 @@ def setup_from(
         raise ConfigError("no model: give --model with a checkpoint folder, or --config")
     if served_model and not endpoint:
         raise ConfigError(f"--served-model {served_model} needs --endpoint, the URL of the server")
+    if protocol and protocol not in PROTOCOL_NAMES:
+        raise unknown_name("protocol", protocol, PROTOCOL_NAMES)
     retriever_section = config.retriever if config else RetrieverSection()
     agent_section = config.agent if config else AgentSection()
     return Setup(
         model=model,
         retriever=retriever_section.model_copy(update=_given(url=retriever, top_k=top_k)),
-        agent=agent_section.model_copy(update={"prompt": protocol_named(prompt).name} if prompt else {}),
+        agent=agent_section.model_copy(
+            update=_given(prompt=protocol_named(prompt).name if prompt else None, protocol=protocol)
+        ),
         endpoint=endpoint,
         served_model=served_model,
         concurrency=concurrency,
@@ -155,19 +170,22 @@ def balanced(questions: tuple[Question, ...], limit: int | None) -> tuple[Questi
 
 @asynccontextmanager
 async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
-    """The parts, checked first: the checkpoint, then the retriever, then (slow) the engine.
+    """The parts, checked first: the checkpoint and its tokenizer, then the retriever, then (slow) the engine.
 
     Raises ModelError, RetrieverError, ConfigError or EngineError, each with one line.
     """
     limits = setup.limits
     if setup.needs_checkpoint:
         check_checkpoint(Path(setup.model))
+        limits.check_context(context_tokens(Path(setup.model)))
+    codec = load_codec(setup.model)
+    protocol = protocol_for(codec, **setup.agent.conversation)
+    check_observation_budget(codec, protocol, limits)
     async with AsyncExitStack() as stack:
         searcher = await stack.enter_async_context(SearchClient(**setup.retriever.client_options))
         await searcher.check()
-        codec = load_codec(setup.model)
         engine = await stack.enter_async_context(_engine(setup))
-        yield Parts(engine, searcher, codec, protocol_named(setup.agent.prompt), limits)
+        yield Parts(engine, searcher, codec, protocol, limits)
 
 
 async def run_evaluation(
@@ -197,7 +215,9 @@ async def run_evaluation(
             profile=setup.profile,
         )
     summary = summarise(evaluation)
-    (out / SUMMARY).write_text(json.dumps(summary_to_json(summary), indent=2) + "\n", encoding="utf-8")
+    agent = {**setup.agent.conversation, "protocol": parts.protocol.label, "budgets": setup.budgets_label}
+    document = {**summary_to_json(summary), "agent": agent}
+    (out / SUMMARY).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return summary
 
 
@@ -244,9 +264,9 @@ def _claim(out: Path, setup: Setup, *, is_resumed: bool) -> None:
     if not is_resumed:
         raise ConfigError(f"{out} holds an evaluation already: --resume goes on with it, or give another --out")
     (out / SUMMARY).unlink(missing_ok=True)
-    stored = {"profile": SEARCH_R1.name, **json.loads(settings_path.read_text(encoding="utf-8"))}
+    stored = {**_EARLIER_SETTINGS, **json.loads(settings_path.read_text(encoding="utf-8"))}
     for name, value in setup.settings.items():
-        if stored.get(name) != value:
+        if name != "budgets" and stored.get(name) != value:
             raise ConfigError(
                 f"cannot resume {out}: its {name} is {stored.get(name)!r}, now it is {value!r}; give another --out"
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 from search_rl import records, rewards
 from search_rl.agent.episode import Limits, run_episode
-from search_rl.agent.protocols import TagProtocol
+from search_rl.agent.protocols import AgentProtocol
 from search_rl.codec import Codec
 from search_rl.engines.base import Engine
 from search_rl.errors import DataError, SearchRLError
@@ -53,7 +53,7 @@ async def evaluate(
     engine: Engine,
     searcher: Searcher,
     codec: Codec,
-    protocol: TagProtocol,
+    protocol: AgentProtocol,
     limits: Limits,
     concurrency: int,
     out_path: Path,
