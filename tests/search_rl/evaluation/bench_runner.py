@@ -18,8 +18,8 @@ from search_rl.agent.episode import Limits
 from search_rl.agent.protocols import protocol_named
 from search_rl.codec import load_codec
 from search_rl.engines.scripted import Call, ScriptedEngine
-from search_rl.evaluation.measured import measure
 from search_rl.evaluation.episode_file import StoredRollouts
+from search_rl.evaluation.measured import measure
 from search_rl.evaluation.report import summarise
 from search_rl.evaluation.runner import evaluate
 from search_rl.evaluation.systems import SYSTEMS, Parts, answer
