@@ -51,9 +51,10 @@ def is_failed(trajectory: Trajectory) -> bool:
 
 def reward_by(profile: Profile, trajectory: Trajectory) -> Reward:
     """Exact match under the profile; F1 and format stand beside it."""
-    scores = profile.scores(trajectory.answer, trajectory.question.golden_answers)
-    parts = {"exact_match": scores.exact_match, "f1": scores.f1, "format": rewards.format(trajectory)}
-    return Reward(scores.exact_match, parts)
+    answer, golds = trajectory.answer, trajectory.question.golden_answers
+    exact_match = profile.exact_match(answer, golds)
+    parts = {"exact_match": exact_match, "f1": profile.f1(answer, golds), "format": rewards.format(trajectory)}
+    return Reward(exact_match, parts)
 
 
 async def evaluate(

@@ -37,7 +37,9 @@ class Script:
         return httpx.Response(reply.status_code, headers=reply.headers, content=reply.content)
 
 
-def post(script: Handler, *, max_attempts: int = 3, deadline_seconds: float = 5.0, token_file: Path | None = None) -> bytes:
+def post(
+    script: Handler, *, max_attempts: int = 3, deadline_seconds: float = 5.0, token_file: Path | None = None
+) -> bytes:
     """One request."""
 
     async def ask() -> bytes:
