@@ -88,4 +88,4 @@ async def run(folder: str, num_questions: int, max_observation_tokens: int, out:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(run(sys.argv[1], int(sys.argv[2]), int((*sys.argv, 500)[3]), Path(temporary)))
+        asyncio.run(run(sys.argv[1], int(sys.argv[2]), int((*sys.argv, "500")[3]), Path(temporary)))
