@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from search_rl.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+"""A function that the model may call, as JSON schema in the form that chat templates take."""
 
 _KEPT_TEXTS = 1024
 
@@ -21,21 +23,36 @@ _KEPT_TEXTS = 1024
 class Codec(Protocol):
     """Text to token ids and back."""
 
-    @property
-    def special_texts(self) -> tuple[str, ...]:
-        """The special tokens as `decode` spells them: no model means one as part of its answer."""
-        ...
-
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of `text` alone: no special token is added, and none that the text spells is recognised."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """The ids of a conversation, up to where the assistant begins to write."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, special tokens included; bytes that are no character become U+FFFD."""
+        ...
+
+
+class ChatCodec(Codec, Protocol):
+    """A codec that also shows how its model's chat template writes; needed once a model, not once an episode."""
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """The spelling and the id of every special token."""
+        ...
+
+    def encode_markup(self, text: str) -> tuple[int, ...]:
+        """The ids of text that this program or the template wrote: special tokens in it are recognised."""
+        ...
+
+    def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str | None:
+        """The text of a conversation up to where the assistant begins to write, None without a chat template.
+
+        Raises ModelError for a conversation that the template refuses.
+        """
         ...
 
 
@@ -53,23 +70,16 @@ class TransformersCodec:
         plain_ids = lru_cache(_KEPT_TEXTS)(partial(_token_ids, self.tokenizer, is_plain=True))
         object.__setattr__(self, "_plain_ids", plain_ids)
 
-    @property
-    def special_texts(self) -> tuple[str, ...]:
-        """See `Codec.special_texts`."""
-        return tuple(self.tokenizer.all_special_tokens)
-
     def encode(self, text: str) -> tuple[int, ...]:
         """See `Codec.encode`: a passage that spells an end-of-turn token stays plain text."""
         return self._plain_ids(text)
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """See `Codec.encode_chat`."""
-        if not self.tokenizer.chat_template:
+        text = self.render_chat(messages, tools)
+        if text is None:
             return self.encode("\n".join(message["content"] for message in messages))
-        text = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-        )
-        return _token_ids(self.tokenizer, text, is_plain=False)
+        return self.encode_markup(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """See `Codec.decode`."""
@@ -78,6 +88,34 @@ class TransformersCodec:
         return str(
             self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """See `ChatCodec.special_tokens`."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        return {token.content: token_id for token_id, token in added if token.special}
+
+    def encode_markup(self, text: str) -> tuple[int, ...]:
+        """See `ChatCodec.encode_markup`."""
+        return _token_ids(self.tokenizer, text, is_plain=False)
+
+    def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str | None:
+        """See `ChatCodec.render_chat`."""
+        from jinja2 import TemplateError
+
+        if not self.tokenizer.chat_template:
+            return None
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=[dict(tool) for tool in tools] or None,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                )
+            )
+        except (TemplateError, TypeError) as error:
+            raise ModelError(f"the model's chat template refuses a conversation: {error}") from error
 
 
 def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str, *, is_plain: bool) -> tuple[int, ...]:
@@ -104,6 +142,8 @@ def load_codec(model_path: str | Path) -> TransformersCodec:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path, clean_up_tokenization_spaces=False)
     except (OSError, ValueError) as error:
-        first_line = str(error).strip().split("\n")[0]
-        raise ModelError(f"no tokenizer in {model_path}: {first_line}") from error
+        first_line = str(error).strip().split("\n")[0].strip(" :")
+        raise ModelError(
+            f"no tokenizer in {model_path}: save it beside the weights (tokenizer.json); the loader says: {first_line}"
+        ) from error
     return TransformersCodec(tokenizer)

@@ -37,7 +37,8 @@ from search_rl.types import (
     Turn,
 )
 
-VERSION = 1
+VERSION = 2
+"""Version 1, which is still read, had one query and one result a turn."""
 
 Row = dict[str, Any]
 
@@ -112,7 +113,8 @@ def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
         "group_id": rollout.group_id,
         "question": _fields(trajectory.question),
         "stop_reason": str(trajectory.stop_reason),
-        "reward": {"total": rollout.reward.total, "parts": dict(rollout.reward.parts)},
+        "failure": trajectory.failure,
+        "reward": {**_fields(rollout.reward), "parts": dict(rollout.reward.parts)},
         "prompt_ids": trajectory.prompt.token_ids,
         "turns": [_turn_to_row(turn) for turn in trajectory.turns],
     }
@@ -125,8 +127,8 @@ def row_to_record(row: Row) -> Record:
     """The inverse of `rollout_to_row`. Raises ValueError, KeyError, TypeError or AttributeError for a bad
     row.
     """
-    if row["version"] != VERSION:
-        raise ValueError(f"version {row['version']}, this program reads version {VERSION}")
+    if row["version"] not in (1, VERSION):
+        raise ValueError(f"version {row['version']}, this program reads versions 1 to {VERSION}")
     fields: Row = {**row["question"]}
     for name in ("golden_answers", "evidence_ids"):
         fields[name] = tuple(fields[name])
@@ -135,6 +137,7 @@ def row_to_record(row: Row) -> Record:
         Segment(Origin.PROMPT, tuple(row["prompt_ids"])),
         tuple(_turn_from_row(turn) for turn in row["turns"]),
         StopReason(row["stop_reason"]),
+        failure=row.get("failure", ""),
         given=_result_from_row(row["given"]) if "given" in row else None,
         given_seconds=row.get("given_seconds", 0.0),
     )
@@ -178,15 +181,14 @@ def _turn_from_row(row: Row) -> Turn:
 
 def _action_from_row(row: Row) -> Action:
     fields = {name: value for name, value in row.items() if name != "kind"}
+    if "more_queries" in fields:
+        fields["more_queries"] = tuple(fields["more_queries"])
     return _ACTIONS[row["kind"]](**fields)
 
 
 def _observation_from_row(row: Row) -> Observation:
-    return Observation(
-        row["text"],
-        None if row["result"] is None else _result_from_row(row["result"]),
-        row["num_passages_shortened"],
-    )
+    results = row["results"] if "results" in row else [] if row["result"] is None else [row["result"]]
+    return Observation(row["text"], tuple(map(_result_from_row, results)), row["num_passages_shortened"])
 
 
 def _result_from_row(row: Row) -> SearchResult:

@@ -48,6 +48,7 @@ def eval(
     endpoint_token_file: options.EndpointTokenFile = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
+    protocol: options.Protocol = None,
     profile: options.Profile = options.DEFAULT_PROFILE,
     corpus: Annotated[
         Path | None, typer.Option(help="Corpus file, for the systems oracle and random; the config's if unset.")
@@ -72,6 +73,7 @@ def eval(
         retriever=retriever,
         top_k=top_k,
         prompt=prompt,
+        protocol=protocol,
         endpoint=endpoint,
         served_model=served_model,
         api=api,
@@ -89,7 +91,8 @@ def eval(
         passages=read_corpus(corpus) if corpus else (),
         prices=read_prices(prices, setup.model_name) if prices else None,
     )
-    _report(_run(setup, plan, rollouts), plan)
+    agent = f"protocol {setup.agent.protocol}, prompt {setup.agent.prompt}, budgets {setup.budgets_label}"
+    _report(_run(setup, plan, rollouts), plan, None if rollouts else agent)
 
 
 def _questions(
@@ -142,8 +145,8 @@ def _watch(plan: Plan) -> Watch:
     return watch
 
 
-def _report(results: Sequence[SystemResult], plan: Plan) -> None:
-    """A line a system that says first whether it may be quoted, then the tables."""
+def _report(results: Sequence[SystemResult], plan: Plan, agent: str | None) -> None:
+    """A line a system that says first whether it may be quoted, how the agent is spoken to, then the tables."""
     import json
 
     from search_rl.evaluation.report import summary_table
@@ -155,6 +158,8 @@ def _report(results: Sequence[SystemResult], plan: Plan) -> None:
         name = f"{result.name}: " if len(results) > 1 else ""
         typer.echo(f"{name}{result.summary.headline}")
         _list_failures(result)
+    if agent:
+        typer.echo(agent)
     if len(results) == 1:
         wide_console().print(summary_table(results[0].summary))
     wide_console().print(suite_table(results))

@@ -11,7 +11,7 @@ from search_rl.codec import Codec
 from search_rl.engines.base import Engine, Sampling
 from search_rl.engines.endpoint import Endpoint
 from search_rl.engines.http_engine import COMPLETIONS, HttpEngine
-from search_rl.engines.text_engine import CHAT, ChatCodec, ChatEngine, TextEngine
+from search_rl.engines.text_engine import CHAT, ChatEngine, MarkedCodec, TextEngine
 from search_rl.errors import EngineError
 
 Api = Literal["tokens", "text", "chat"]
@@ -48,7 +48,7 @@ def served_engine(api: Api, endpoint: Endpoint, model: str, sampling: Sampling, 
         case "text":
             return TextEngine(endpoint, model, sampling, codec), codec
         case "chat":
-            marked = ChatCodec(codec)
+            marked = MarkedCodec(codec)
             return ChatEngine(endpoint, model, sampling, marked), marked
 
 

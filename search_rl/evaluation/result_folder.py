@@ -24,25 +24,24 @@ FAILED = "failed.jsonl"
 RETRIEVER = "retriever.json"
 SUITE = "suite.json"
 
-# What settings from before a name stood for; None is not written.
-_DEFAULTS = {"profile": SEARCH_R1.name, "system": "agent"}
+_EARLIER_SETTINGS = {
+    "profile": SEARCH_R1.name,
+    "protocol": "tags",
+    "max_queries": 1,
+    "keep_reasoning": True,
+    "system": "agent",
+}
+"""What evaluations went by before these could be chosen."""
 
 
 def settings_of(setup: Setup, system: System, corpus: Path | None) -> dict[str, Any]:
     """What must be equal for two runs to be parts of one evaluation."""
-    settings = {
-        "model": str(Path(setup.model).resolve()) if Path(setup.model).exists() else setup.model,
-        "endpoint": setup.endpoint,
-        "served_model": setup.served_model,
-        "prompt": setup.agent.prompt,
-        "profile": setup.profile.name,
-        **asdict(setup.limits),
+    return {
+        **setup.settings,
         "system": system.name,
-        "api": setup.api if setup.api != "tokens" else None,
         "wording": system.wording.instructions if system.wording else None,
         "corpus": str(corpus.resolve()) if corpus and system.needs_corpus else None,
     }
-    return settings
 
 
 def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
@@ -52,9 +51,9 @@ def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) 
         return
     if not is_resumed:
         raise ConfigError(f"{folder} holds an evaluation already: --resume goes on with it, or give another --out")
-    stored = {**_DEFAULTS, **json.loads(path.read_text(encoding="utf-8"))}
+    stored = {**_EARLIER_SETTINGS, **json.loads(path.read_text(encoding="utf-8"))}
     for name in {**settings, **stored}:
-        if stored.get(name) != settings.get(name):
+        if name != "budgets" and stored.get(name) != settings.get(name):
             raise ConfigError(
                 f"cannot resume {folder}: its {name} is {stored.get(name)!r}, now it is {settings.get(name)!r}; "
                 "give another --out"
@@ -68,9 +67,10 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     (folder / SUMMARY).unlink(missing_ok=True)
 
 
-def store(folder: Path, summary: Summary, measured: Measured) -> None:
-    """Write the summary, and failed questions one a line where there are some."""
-    _write_json(folder / SUMMARY, {**summary_to_json(summary), **measured_to_json(measured)})
+def store(folder: Path, summary: Summary, measured: Measured, *, system: Mapping[str, Any]) -> None:
+    """Write the summary with what says who was measured, and failed questions one a line where there are some."""
+    document = {**summary_to_json(summary), **system, **measured_to_json(measured)}
+    _write_json(folder / SUMMARY, document)
     write_failed(folder / FAILED, measured.failed)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from search_rl.engines.clock import EngineClock
 from search_rl.errors import ConfigError
@@ -102,7 +103,7 @@ async def score_rollouts(path: Path, setup: Setup, plan: Plan, watch: Watch) -> 
             profile=setup.profile,
             max_failures_in_a_row=len(plan.questions) + 1,
         )
-    return _finish("rollouts", plan.out, evaluation, top_k=setup.limits.top_k, prices=plan.prices)
+    return _finish("rollouts", plan.out, evaluation, setup, plan)
 
 
 async def _run_system(system: System, setup: Setup, plan: Plan, parts: Parts, watch: Watch) -> SystemResult:
@@ -123,14 +124,27 @@ async def _run_system(system: System, setup: Setup, plan: Plan, parts: Parts, wa
             profile=setup.profile,
             engine_seconds=lambda: clock.busy_seconds,
         )
-    return _finish(system.name, folder, evaluation, top_k=setup.limits.top_k, prices=plan.prices)
+    return _finish(system.name, folder, evaluation, setup, plan, agent=_agent(setup, parts))
 
 
-def _finish(name: str, folder: Path, evaluation: Evaluation, *, top_k: int, prices: Prices | None) -> SystemResult:
+def _agent(setup: Setup, parts: Parts) -> dict[str, Any]:
+    """How the policy is spoken to."""
+    return {**setup.agent.conversation, "protocol": parts.protocol.label, "budgets": setup.budgets_label}
+
+
+def _finish(
+    name: str,
+    folder: Path,
+    evaluation: Evaluation,
+    setup: Setup,
+    plan: Plan,
+    *,
+    agent: Mapping[str, Any] | None = None,
+) -> SystemResult:
     summary = summarise(evaluation)
     assert isinstance(evaluation.rollouts, StoredRollouts)
-    measured = measure(evaluation.rollouts, profile=evaluation.profile, top_k=top_k, prices=prices)
-    store(folder, summary, measured)
+    measured = measure(evaluation.rollouts, profile=evaluation.profile, top_k=setup.limits.top_k, prices=plan.prices)
+    store(folder, summary, measured, system={"system": name, "agent": agent})
     return SystemResult(name, folder, summary, measured)
 
 
