@@ -61,11 +61,14 @@ def eval(
 ) -> None:
     """Ask every question greedily; report exact match with 95 % intervals, retrieval, cost and stop reasons."""
     from retriever_server.corpus import read_corpus
+    from search_rl.errors import ConfigError
     from search_rl.evaluation import assemble
     from search_rl.evaluation.cost import read_prices
     from search_rl.evaluation.suite import Plan
     from search_rl.evaluation.systems import systems_named
 
+    if rollouts and system:
+        raise ConfigError(f"--rollouts takes the place of --system {system[0]}: give one of the two")
     loaded = assemble.read_config(config, set_ or ())
     setup = assemble.setup_from(
         loaded,

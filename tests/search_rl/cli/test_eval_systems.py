@@ -120,6 +120,7 @@ BAD_OPTIONS = {
     "no price table": ({"prices": "/nowhere.yaml"}, "price table /nowhere.yaml cannot be read"),
     "unknown api": ({"api": "tokns"}, "unknown api 'tokns': did you mean 'tokens'?"),
     "api of no endpoint": ({"api": "chat", "endpoint": None}, "--api chat needs --endpoint"),
+    "rollouts and a system": ({"rollouts": "x.jsonl", "system": "rag"}, "takes the place of --system rag"),
     "no rollouts": ({"rollouts": "/nowhere.jsonl"}, "no rollout file at /nowhere.jsonl"),
 }
 
