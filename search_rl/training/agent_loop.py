@@ -13,6 +13,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.protocols import protocol_named
+from search_rl.algorithms.overlong import overlong_penalty
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
 from search_rl.engines.base import Generation
@@ -99,7 +100,8 @@ class SearchAgentLoop(AgentLoopBase):
             protocol=protocol_named(settings["prompt"]),
             limits=Limits(**settings["limits"]),
         )
-        rollout = Rollout(trajectory, _reward(trajectory, orjson.loads(settings["reward"])), group_id=row["uid"])
+        reward = shaped(_reward(trajectory, orjson.loads(settings["reward"])), trajectory, **settings["overlong"])
+        rollout = Rollout(trajectory, reward, group_id=row["uid"])
         return agent_loop_output(rollout, engine.weight_versions, num_preempted=engine.num_preempted)
 
 
@@ -110,6 +112,15 @@ def _reward(trajectory: Trajectory, weights: Mapping[str, float]) -> Reward:
     except RewardError as error:
         monitor.fail(str(error))
         raise
+
+
+def shaped(reward: Reward, trajectory: Trajectory, *, weight: float, limit_tokens: int, buffer_tokens: int) -> Reward:
+    """The reward with DAPO's penalty for length as one more part, `overlong`; as it is where the weight is 0."""
+    if not weight:
+        return reward
+    num_tokens = sum(trajectory.response_mask)
+    penalty = overlong_penalty(num_tokens, limit_tokens=limit_tokens, buffer_tokens=buffer_tokens)
+    return Reward(reward.total + weight * penalty, {**reward.parts, "overlong": penalty})
 
 
 def agent_loop_output(

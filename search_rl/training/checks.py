@@ -13,11 +13,27 @@ from search_rl.types import Rollout
 
 def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float, url: str) -> None:
     """Raises TrainingError when more than `max_share` of a step's episodes lost their search (invariant 7)."""
-    share = sum(rollout.trajectory.is_void for rollout in rollouts) / len(rollouts)
-    if share > max_share:
+    num_void = sum(rollout.trajectory.is_void for rollout in rollouts)
+    check_void_counts(num_void, len(rollouts), step=step, max_share=max_share, url=url)
+
+
+def check_void_counts(num_void: int, num_episodes: int, *, step: int, max_share: float, url: str) -> None:
+    """Raises TrainingError when more than `max_share` of the episodes are void, or all of them: nothing is to learn."""
+    share = num_void / num_episodes
+    if share > max_share or share == 1:
         raise TrainingError(
             f"{share:.0%} of the episodes of step {step} are void because their search failed, more than "
             f"trainer.max_void_share={max_share}: is the retriever at {url} up and fast enough?"
+        )
+
+
+def check_skipped_updates(num_in_a_row: int, *, what: str, limit: int) -> None:
+    """Raises TrainingError when `limit` updates in a row had a loss or gradient that is no finite number."""
+    if num_in_a_row >= limit:
+        raise TrainingError(
+            f"{num_in_a_row} updates of the {what} in a row had a loss or gradient that is no finite number "
+            f"(trainer.max_skipped_updates={limit}); all were skipped. Lower its learning rate or "
+            f"optimizer.max_gradient_norm, look at the rewards, and start again with --resume"
         )
 
 
