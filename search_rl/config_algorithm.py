@@ -44,7 +44,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 class AlgorithmSection(BaseModel):
     """The objective. `name` fills in every key that is not given; void episodes are in no statistic and no loss.
 
-    `loss_average`: over the `tokens` of a mini-batch, over its `sequences` (each by its own length), or over the sums of
+    `loss_average`: over the `tokens` of a mini-batch, over its `sequences` (each by its own length), or over sums of
     sequences by the response `budget`. `kl_coefficient` 0 means no reference policy. `importance_weights` correct for
     the policy that sampled, up to `importance_cap`. `dynamic_sampling` replaces groups whose rewards are all equal,
     until `max_generation_batches` times the step's questions were sampled. `overlong_penalty` weighs DAPO's penalty,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ def _client(url: str, timeout_seconds: float, max_attempts: int, token_file: str
 class ServerEngine:
     """verl's rollout servers as an engine; keeps the weight versions that sampled the episode."""
 
-    def __init__(self, client: Any, sampling_params: Mapping[str, Any]) -> None:
+    def __init__(self, client: Any, sampling_params: Mapping[str, Any], decode: Callable[[Sequence[int]], str]) -> None:
         self._client = client
+        self._decode = decode
         self._sampling_params = dict(sampling_params)
         self.versions: list[dict[str, Any]] = []
         self.num_preempted = 0
@@ -69,7 +71,10 @@ class ServerEngine:
         monitor.beat("rollout")
         self.versions.append(output.extra_fields)
         self.num_preempted += max(output.num_preempted or 0, 0)
-        return Generation(tuple(output.token_ids), tuple(output.log_probs or ()))
+        num_tokens = len(output.token_ids)
+        if output.extra_fields["min_global_steps"] != output.extra_fields["max_global_steps"]:
+            num_tokens = length_to_stop(output.token_ids, stop, self._decode)
+        return Generation(tuple(output.token_ids[:num_tokens]), tuple((output.log_probs or ())[:num_tokens]))
 
     @property
     def weight_versions(self) -> dict[str, int]:
@@ -78,6 +83,20 @@ class ServerEngine:
             "min_global_steps": min(fields["min_global_steps"] for fields in self.versions),
             "max_global_steps": max(fields["max_global_steps"] for fields in self.versions),
         }
+
+
+def length_to_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int:
+    """How many tokens make the first stop string whole; all of them where there is none.
+
+    A generation that was interrupted for new weights goes on as a new request, and no engine knows a stop string of
+    which the old one sampled the beginning.
+    """
+
+    def is_whole(num_tokens: int) -> bool:
+        text = decode(token_ids[:num_tokens])
+        return any(mark in text for mark in stop)
+
+    return min(bisect_left(range(len(token_ids) + 1), True, key=is_whole), len(token_ids))
 
 
 def _last_line(error: BaseException) -> str:
@@ -91,12 +110,13 @@ class SearchAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics."""
         settings = self.rollout_config.custom[SETTINGS_KEY]
-        engine = ServerEngine(self.server_manager, sampling_params)
+        codec = TransformersCodec(self.tokenizer)
+        engine = ServerEngine(self.server_manager, sampling_params, codec.decode)
         trajectory = await run_episode(
             question_row(row).question,
             engine=engine,
             searcher=_client(**settings["retriever"]),
-            codec=TransformersCodec(self.tokenizer),
+            codec=codec,
             protocol=protocol_named(settings["prompt"]),
             limits=Limits(**settings["limits"]),
         )

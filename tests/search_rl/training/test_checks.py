@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from search_rl.errors import EngineError, TrainingError
-from search_rl.training.checks import agreement, check_agreement, check_void_share
+from search_rl.training.checks import agreement, check_agreement, check_skipped_updates, check_void_share
 from search_rl.types import Answer, Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory, Turn
 
 
@@ -25,6 +25,19 @@ def test_void_share_above_the_limit_stops_the_run() -> None:
     check_void_share(half, step=4, max_share=0.5, url="http://x")
     with pytest.raises(TrainingError, match=r"50% of the episodes of step 4 are void .* http://x up"):
         check_void_share(half, step=4, max_share=0.49, url="http://x")
+
+
+def test_step_of_void_episodes_alone_stops_the_run_whatever_the_limit() -> None:
+    """Would catch a mean over nothing further on, where verl's error names no cause."""
+    with pytest.raises(TrainingError, match="100% of the episodes of step 2 are void"):
+        check_void_share(rollouts(StopReason.SEARCH_FAILED), step=2, max_share=1.0, url="http://x")
+
+
+def test_skipped_updates_stop_the_run_at_the_limit() -> None:
+    """Would catch a run that goes on for days without a step, and one that stops a skip too early."""
+    check_skipped_updates(2, what="policy", limit=3)
+    with pytest.raises(TrainingError, match=r"3 updates of the policy in a row .*max_skipped_updates=3"):
+        check_skipped_updates(3, what="policy", limit=3)
 
 
 def test_agreement_looks_at_policy_tokens_alone() -> None:

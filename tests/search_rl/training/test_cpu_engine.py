@@ -2,147 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from search_rl.models import export_tiny
+from tests.search_rl.training.engine_batches import EPISODES, Episode, batch_of, loss_and_gradients, make_engine
 
-pytestmark = pytest.mark.engine
-VOCABULARY = 49152
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """Ids and mask as an agent loop hands them over, with what GRPO and the rollout add."""
-
-    prompt: list[int]
-    response: list[int]
-    mask: list[int]
-    advantage: float
-
-
-EPISODES = [
-    Episode([5, 6, 7], [11, 12, 13, 901, 902, 14, 15], [1, 1, 1, 0, 0, 1, 1], 0.9),
-    Episode([5, 6, 7, 8, 9], [21, 22, 903, 904, 905], [1, 1, 0, 0, 0], -0.4),
-    Episode([3], [31], [1], 1.3),
-    Episode([4, 4, 4], [41, 42, 43], [0, 0, 0], 0.0),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("process_group")]
 
 
 @pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    export_tiny(folder)
-    return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group() -> Iterator[None]:
-    from verl.utils.net_utils import get_free_port
-
-    port, _ = get_free_port("127.0.0.1")
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
-    torch.distributed.init_process_group("cpu:gloo")
-    yield
-    torch.distributed.destroy_process_group()
-
-
-def make_engine(engine_class: type[Any], model_path: Path) -> Any:
-    from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
-
-    model = HFModelConfig(
-        path=str(model_path),
-        use_remove_padding=False,
-        enable_gradient_checkpointing=False,
-        override_config={"attn_implementation": "sdpa"},
-    )
-    model.model_type = "language_model"
-    engine = engine_class(
-        model,
-        FSDPEngineConfig(
-            strategy="fsdp2",
-            use_torch_compile=False,
-            mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
-        ),
-        FSDPOptimizerConfig(lr=1e-3, total_training_steps=4),
-        CheckpointConfig(),
-    )
-    engine.initialize()
-    return engine
-
-
-@pytest.fixture(scope="module")
-def engines(model_path: Path) -> tuple[Any, Any]:
+def engines(model_path: Path, process_group: None) -> tuple[Any, Any]:
     """Ours and verl's, on the same weights."""
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
     from search_rl.training.cpu_engine import CpuEngine
 
     return make_engine(CpuEngine, model_path), make_engine(FSDPEngineWithLMHead, model_path)
-
-
-def batch_of(episodes: list[Episode], *, with_entropy: bool = True) -> Any:
-    """The batch that verl's trainer would send to the engine."""
-    from verl.utils import tensordict_utils as tu
-
-    def jagged(rows: list[list[Any]], dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.nested.as_nested_tensor([torch.tensor(row, dtype=dtype) for row in rows], layout=torch.jagged)
-
-    masks = [episode.mask for episode in episodes]
-    tensors = {
-        "prompts": jagged([episode.prompt for episode in episodes]),
-        "responses": jagged([episode.response for episode in episodes]),
-        "input_ids": jagged([episode.prompt + episode.response for episode in episodes]),
-        "position_ids": jagged([list(range(len(e.prompt) + len(e.response))) for e in episodes]),
-        "response_mask": jagged(masks),
-        "loss_mask": jagged(masks),
-        "old_log_probs": jagged([[-10.8] * len(mask) for mask in masks], torch.float32),
-        "advantages": jagged([[e.advantage * bit for bit in e.mask] for e in episodes], torch.float32),
-    }
-    settings = {
-        "temperature": 1.0,
-        "use_dynamic_bsz": True,
-        "use_remove_padding": False,
-        "max_token_len_per_gpu": 14,
-        "global_batch_size": len(episodes),
-        "calculate_entropy": with_entropy,
-    }
-    return tu.get_tensordict(tensors, settings)
-
-
-def loss_and_gradients(
-    engine: Any, episodes: list[Episode], *, with_entropy: bool = True
-) -> tuple[float, dict[str, torch.Tensor]]:
-    """One training pass with verl's PPO loss; the optimiser does not step."""
-    from verl.workers.config import FSDPActorConfig
-    from verl.workers.utils.losses import ppo_loss
-
-    actor = FSDPActorConfig(
-        strategy="fsdp2",
-        rollout_n=1,
-        ppo_mini_batch_size=4,
-        use_dynamic_bsz=True,
-        entropy_coeff=0.01 if with_entropy else 0.0,
-    )
-    with engine.train_mode():
-        engine.optimizer_zero_grad()
-        output = engine.forward_backward_batch(
-            batch_of(episodes, with_entropy=with_entropy), partial(ppo_loss, config=actor)
-        )
-        gradients = {
-            name: (parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else parameter.grad).clone()
-            for name, parameter in engine.module.named_parameters()
-            if parameter.grad is not None
-        }
-    return sum(output["loss"]), gradients
 
 
 def changed(episode: Episode, index: int, token_id: int) -> Episode:
