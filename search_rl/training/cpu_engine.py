@@ -47,17 +47,19 @@ def _go_before_bystanders() -> None:
 
 
 def _rows_in_loss(data: TensorDict, loss_function: Callable[..., Any] | None) -> list[int]:
-    """The rows that can change the gradient: all of them, unless the loss is verl's policy loss and nothing else.
+    """The rows that can change the gradient: those with a token in the loss, and where the loss is verl's policy loss
+    and nothing else, with an advantage.
 
-    The loss is normalised by the tokens of the whole batch, so that a row left out adds the zero it would have added.
-    One row stays when all are zero, for the metrics.
+    The loss is normalised over the whole batch, so that a row left out adds the zero it would have added. One row stays
+    when all are zero, for the metrics.
     """
-    rows = list(range(len(data)))
+    rows = [row for row, mask in enumerate(data["loss_mask"].unbind()) if mask.any()]
     if not isinstance(loss_function, functools.partial) or loss_function.func is not ppo_loss:
         return rows
     if loss_function.keywords["config"].use_kl_loss or tu.get_non_tensor_data(data, "calculate_entropy", False):
         return rows
-    return [row for row, advantages in enumerate(data["advantages"].unbind()) if advantages.any()] or rows[:1]
+    advantages = data["advantages"].unbind()
+    return [row for row in rows if advantages[row].any()] or rows[:1]
 
 
 def _logits_at(self: Any, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -169,7 +171,9 @@ class _CpuPolicy(_CpuForward):
 
     def _outputs(self, raw: torch.Tensor, labels_N: torch.Tensor, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
         logits = raw / float(tu.get_non_tensor_data(micro_batch, "temperature", 1.0))
-        outputs = {"log_probs": logprobs_from_logits(logits=logits, labels=labels_N)}
+        # Void rows alone have no position, and verl's function stacks over positions.
+        log_probs_N = logprobs_from_logits(logits=logits, labels=labels_N) if len(labels_N) else logits.sum(-1)
+        outputs = {"log_probs": log_probs_N}
         if tu.get_non_tensor_data(micro_batch, "calculate_entropy", False):
             outputs["entropy"] = entropy_from_logits(logits)
         return outputs

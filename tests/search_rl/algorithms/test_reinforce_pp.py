@@ -97,6 +97,6 @@ def test_whitened_tokens_have_mean_zero_and_deviation_one(rows: list[list[tuple[
     white_BT = whitened(values_BT, mask_BT)
     assert not white_BT[~mask_BT].any()
     inside = white_BT[mask_BT].double()
-    if values_BT[mask_BT].double().var() > 1e-3:
+    if len(inside) > 1 and values_BT[mask_BT].double().var() > 1e-3:
         assert inside.mean().item() == pytest.approx(0, abs=1e-5)
         assert inside.std().item() == pytest.approx(1, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Algorithms by name, two steps each with every part real. Two starts cover what differs in kind; --algorithms runs all.
+"""Algorithms by name, two steps each, every part real. Two starts cover what differs in kind; --algorithms runs all.
 
 The rewards of the tiny model are equal, so it gets one that differs between siblings.
 """

@@ -114,6 +114,15 @@ def test_mini_batch_of_void_rows_is_no_update_and_no_fault(engine: Any) -> None:
     assert all(torch.equal(before[name], weight) for name, weight in weights_of(engine).items())
 
 
+def test_log_probs_of_void_rows_alone_are_zero(engine: Any) -> None:
+    """A micro-batch of void rows alone was a crash: verl's log-probs stack over positions, and there were none."""
+    with engine.eval_mode():
+        output = engine.infer_batch(batch_of([*EPISODES[:2], VOID, VOID]))["model_output"]
+    for values in (output["log_probs"], output["entropy"]):
+        assert not values.unbind()[2].any()
+        assert values.unbind()[0].any()
+
+
 def values_of(critic: Any, episodes: list[Episode]) -> list[torch.Tensor]:
     with critic.eval_mode():
         output = critic.infer_batch(batch_of(episodes))["model_output"]["values"]

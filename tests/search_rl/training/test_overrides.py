@@ -95,7 +95,7 @@ def test_verl_accepts_every_algorithm(overrides: tuple[str, ...]) -> None:
 
 @pytest.mark.engine
 def test_gradient_clip_reaches_the_optimiser() -> None:
-    """The clip was under `actor.grad_clip`, which verl takes and never reads: optimizer.max_gradient_norm did nothing."""
+    """The clip was under `actor.grad_clip`, which verl takes and never reads, so max_gradient_norm did nothing."""
     from verl.utils.config import omega_conf_to_dataclass
 
     from search_rl.training.launch import compose
