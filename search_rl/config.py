@@ -229,7 +229,7 @@ def _algorithm_first(tree: dict[str, Any], overrides: Sequence[str]) -> list[str
     section were chosen for the file's algorithm."""
     first = [override for override in overrides if override.startswith("algorithm.name=")]
     section = tree.get("algorithm", {})
-    if first and isinstance(section, dict) and section.get("name", "grpo") != first[-1].partition("=")[2]:
+    if first and isinstance(section, dict) and section.get("name", "grpo") != first[-1].partition("=")[2].strip("\"'"):
         tree["algorithm"] = {}
     return [*first, *(override for override in overrides if override not in first)]
 

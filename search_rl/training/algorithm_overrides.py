@@ -156,7 +156,7 @@ def mode_tree(config: Config) -> dict[str, Any]:
     sampler: dict[str, Any] = {}
     if trainer.mode != "sync":
         tree[trainer.mode] = {"num_warmup_batches": trainer.warmup_batches}
-        sampler |= {"max_off_policy_threshold": trainer.max_staleness_steps}
+        sampler["max_off_policy_threshold"] = trainer.max_staleness_steps + 1  # verl counts the current step too.
     if trainer.mode == "separate_async":
         num_updates = config.rollout.prompts_per_step // config.optimizer.mini_batch_prompts
         tree[trainer.mode]["parameter_sync_step"] = num_updates

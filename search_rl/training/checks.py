@@ -22,8 +22,8 @@ def check_void_counts(num_void: int, num_episodes: int, *, step: int, max_share:
     share = num_void / num_episodes
     if share > max_share or share == 1:
         raise TrainingError(
-            f"{share:.0%} of the episodes of step {step} are void because their search failed, more than "
-            f"trainer.max_void_share={max_share}: is the retriever at {url} up and fast enough?"
+            f"{share:.0%} of the episodes of step {step} are void because their search failed "
+            f"(trainer.max_void_share={max_share}): is the retriever at {url} up and fast enough?"
         )
 
 

@@ -113,9 +113,12 @@ def merged_weights(state: Mapping[str, torch.Tensor], scaling: float) -> dict[st
 def _export(weights: dict[str, torch.Tensor], config: Any, folder: Path) -> None:
     """A bf16 checkpoint for transformers, where verl has put config and tokenizer already."""
     from accelerate import init_empty_weights
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     with init_empty_weights():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.to_empty(device="cpu")
+    if (folder / "generation_config.json").exists():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
     drop_tied_target_keys(weights, model, config)
     model.save_pretrained(folder, state_dict={name: weight.bfloat16() for name, weight in weights.items()})

@@ -12,7 +12,7 @@ CERTAIN = re.compile(
 )
 """PyTorch on GPUs and CPUs, Python, Ray's memory monitor, C++."""
 LIKELY = re.compile(r"killed by SIGKILL by OOM killer|exit code -9\b|SIGKILL")
-"""A process that was killed from outside: nearly always the kernel's answer to memory that is gone."""
+"""Ray's words for a process that is gone: nearly always the kernel's answer to memory that is gone."""
 NO_ROOM_FOR_CACHE = re.compile(
     r"No available memory for the cache blocks|KV cache is needed|larger than the available KV cache"
 )
@@ -25,7 +25,7 @@ def memory_fault(log: str, *, stage: str, config: Config) -> str | None:
     if CERTAIN.search(log):
         return f"out of memory in stage {stage!r}: lower {_keys(stage, config)}"
     if LIKELY.search(log):
-        return f"a process was killed in stage {stage!r}, most likely for memory: lower {_keys(stage, config)}"
+        return f"a process died in stage {stage!r}, and memory is the usual reason: lower {_keys(stage, config)}"
     return None
 
 

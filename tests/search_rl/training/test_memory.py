@@ -41,7 +41,7 @@ def test_killed_process_is_told_as_likely() -> None:
     fault = memory_fault(KILLED, stage="start", config=CPU)
     assert fault is not None
     assert fault.startswith(
-        "a process was killed in stage 'start', most likely for memory: lower hardware.kv_cache_gib=1"
+        "a process died in stage 'start', and memory is the usual reason: lower hardware.kv_cache_gib=1"
     )
 
 
