@@ -14,8 +14,8 @@ if is_cpu_platform():
 
     _vendor = None
 else:
-    from search_rl.training.gpu_engine import GpuCritic as Critic  # type: ignore[assignment]
-    from search_rl.training.gpu_engine import GpuEngine as Policy  # type: ignore[assignment]
+    from search_rl.training.gpu_engine import GpuCritic as Critic
+    from search_rl.training.gpu_engine import GpuEngine as Policy
 
     _vendor = get_vendor()
 

@@ -29,7 +29,12 @@ EPISODES = [
 
 
 def make_engine(
-    engine_class: type[Any], model_path: Path, *, model_type: str = "language_model", lora_rank: int = 0
+    engine_class: type[Any],
+    model_path: Path,
+    *,
+    model_type: str = "language_model",
+    lora_rank: int = 0,
+    learning_rate: float = 1e-3,
 ) -> Any:
     """An engine in fp32 on the tiny model, ready to train."""
     from verl.trainer.config import CheckpointConfig
@@ -51,7 +56,7 @@ def make_engine(
             use_torch_compile=False,
             mixed_precision={"param_dtype": "fp32", "reduce_dtype": "fp32"},
         ),
-        FSDPOptimizerConfig(lr=1e-3, total_training_steps=4),
+        FSDPOptimizerConfig(lr=learning_rate, total_training_steps=4),
         CheckpointConfig(),
     )
     engine.initialize()

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from search_rl.types import Answer, Origin, Question, Reward, Segment, StopReason, Trajectory, Turn
+from search_rl.types import (
+    Answer,
+    Observation,
+    Origin,
+    Question,
+    Reward,
+    Search,
+    SearchResult,
+    Segment,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 from tests.search_rl.conftest import ByteCodec
 
 pytestmark = pytest.mark.engine
@@ -14,8 +26,9 @@ def trajectory(num_policy_tokens: int, num_retrieved_tokens: int) -> Trajectory:
     searched = Turn(
         Segment(Origin.POLICY, (1,) * (num_policy_tokens - 1), (-1.0,) * (num_policy_tokens - 1)),
         "",
-        Answer("x"),
-        environment=Segment(Origin.ENVIRONMENT, (2,) * num_retrieved_tokens),
+        Search("q"),
+        Observation("o", SearchResult("q", ())),
+        Segment(Origin.ENVIRONMENT, (2,) * num_retrieved_tokens),
     )
     answered = Turn(Segment(Origin.POLICY, (1,), (-1.0,)), "", Answer("x"))
     prompt = Segment(Origin.PROMPT, (9,))

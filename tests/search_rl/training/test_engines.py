@@ -64,7 +64,7 @@ def update(engine: Any, episodes: list[Episode], **settings: Any) -> dict[str, A
 @pytest.mark.parametrize("average", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 def test_void_rows_are_in_no_denominator(engine: Any, average: str) -> None:
     """Would catch verl's own division by all rows, void and padded ones too, in the sequence averages."""
-    settings = {"loss_agg_mode": average, "loss_scale_factor": 16}
+    settings: dict[str, Any] = {"loss_agg_mode": average, "loss_scale_factor": 16}
     with_void = loss_and_gradients(engine, [*EPISODES[:3], VOID, VOID], **settings)
     without = loss_and_gradients(engine, EPISODES[:3], **settings)
     assert with_void[0] == pytest.approx(without[0], rel=1e-6)
@@ -151,14 +151,14 @@ def test_critic_starts_equal_and_learns_returns(critic: Any, model_path: Path) -
 
     from search_rl.training.cpu_engine import CpuCritic
 
-    twin = make_engine(CpuCritic, model_path, model_type="value_model")
+    twin = make_engine(CpuCritic, model_path, model_type="value_model", learning_rate=1e-4)
     assert torch.equal(twin.module.score.weight, critic.module.score.weight)
     data = batch_of(EPISODES)
     data["values"] = data["advantages"] * 0.0
     data["returns"] = data["advantages"]
     loss = partial(value_loss, config=FSDPCriticConfig(strategy="fsdp2", use_dynamic_bsz=True))
     losses = []
-    for _ in range(4):
+    for _ in range(3):
         with twin.train_mode():
             losses.append(sum(twin.train_batch(data.clone(), loss)["loss"]))
     assert losses[-1] < 0.9 * losses[0]
