@@ -131,6 +131,12 @@ class SearchSteps(PPOTrainer):
         mask, rollout, trainer = (data[name].values() for name in fields)
         return agreement(rollout, trainer, mask) if mask.any() else None
 
+    def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's own; with adapters it leaves the wish for none on the batch, which the critic would then obey."""
+        batch = super()._compute_ref_log_prob(batch, metrics)
+        batch.extra_info.pop("no_lora_adapter", None)
+        return batch
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's own whitening of GAE leaves values outside the mask; nothing of ours does."""
         batch = super()._compute_advantage(batch, metrics)

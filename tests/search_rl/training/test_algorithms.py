@@ -1,4 +1,4 @@
-"""Algorithms by name, two steps each, every part real. Two starts cover what differs in kind; --algorithms runs all.
+"""Algorithms by name, two steps each, every part real. One start covers what differs in kind; --algorithms runs all.
 
 The rewards of the tiny model are equal, so it gets one that differs between siblings.
 """
@@ -23,17 +23,21 @@ pytestmark = pytest.mark.engine
 REWARD = "def parity(trajectory):\n    return float(trajectory.response_ids[0] % 2)\n"
 KL = "algorithm.kl_coefficient=0.01"
 ADAPTERS = ("model.lora_rank=8", "optimizer.learning_rate=1.0e-2")
+ASYNC = "trainer.mode=colocate_async"
+WEIGHTS = "algorithm.importance_weights=token"
+DAPO = "algorithm.name=dapo"
 EVERY_TIME = {
-    "ppo with KL in the reward": ("algorithm.name=ppo", KL),
-    "dapo, async, adapters": (
-        *("algorithm.name=dapo", "algorithm.recompute_old_logprobs=false", "trainer.mode=colocate_async"),
-        *ADAPTERS,
+    "ppo with all that differs in kind": (
+        *("algorithm.name=ppo", KL, ASYNC, WEIGHTS, *ADAPTERS),
+        *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0"),
     ),
 }
 ON_DEMAND = {
+    "ppo with KL in the reward": ("algorithm.name=ppo", KL),
+    "dapo, async, adapters": (DAPO, "algorithm.recompute_old_logprobs=false", ASYNC, *ADAPTERS),
     **{str(name): (f"algorithm.name={name}",) for name in get_args(AlgorithmName) if name != "ppo"},
     "grpo with KL in the loss, adapters": ("algorithm.name=grpo", KL, *ADAPTERS),
-    "grpo, async, importance weights": ("trainer.mode=colocate_async", "algorithm.importance_weights=token"),
+    "grpo, async, importance weights": (ASYNC, WEIGHTS),
     "reinforce++ with KL in the reward": ("algorithm.name=reinforce++", KL),
     "reinforce++_baseline with KL in the loss": ("algorithm.name=reinforce++_baseline", KL),
     "rloo, two mini-batches": ("algorithm.name=rloo", "optimizer.mini_batch_prompts=2"),
@@ -104,22 +108,22 @@ def check_pieces(rows: list[dict[str, Any]], overrides: tuple[str, ...]) -> None
     given = set(overrides)
     wanted = {
         "algorithm.name=ppo": "critic/max_skipped_in_a_row",
-        "algorithm.name=dapo": "reward/overlong",
-        "algorithm.importance_weights=token": "rollout_corr/rollout_is_mean",
+        DAPO: "reward/overlong",
+        WEIGHTS: "rollout_corr/rollout_is_mean",
     }
     for override, metric in wanted.items():
-        assert all((metric in row) is (override in given) for row in rows), metric
+        assert override not in given or all(metric in row for row in rows), metric
     if KL in given:
         assert all({"actor/kl_loss", "actor/reward_kl_penalty"} & row.keys() for row in rows)
         assert abs(rows[0].get("actor/kl_loss", 0.0)) < 1e-3, "the policy is its own reference at first"
-    if "algorithm.name=dapo" in given:
+    if {DAPO, "algorithm.dynamic_sampling=true"} & given:
         assert all(row["group/mixed_share"] == 1.0 for row in rows)
 
 
 @pytest.mark.algorithms
 def test_questions_that_teach_nothing_end_dynamic_sampling(workspace: Any, rewards: Path) -> None:
     """Would catch a run that samples for ever: no question of this workspace is ever answered right."""
-    overrides = ("algorithm.name=dapo", "reward={exact_match: 1.0}", "algorithm.overlong_penalty=0")
+    overrides = (DAPO, "reward={exact_match: 1.0}", "algorithm.overlong_penalty=0")
     done = train(workspace, "hopeless", (*overrides, "algorithm.max_generation_batches=2"))
     assert done.returncode == 2
     assert "dynamic sampling found 0 questions with different rewards among" in done.stderr.splitlines()[-1]
