@@ -95,6 +95,7 @@ def _prepare_dense(
         encoder = load_encoder(part.encoder.name)
         if differing := differences(encoder.spec, part.encoder):
             raise EncoderError(f"the encoder is not the one of the index: {differing}; build it again")
+        index.quicken()
         retriever = DenseRetriever(index, encoder, store)
         num_same, num_expected = _count_found_again(retriever, part.canaries)
         # Near ties may swap on another processor; another model finds next to nothing again.
