@@ -11,8 +11,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from retriever_server.encoders import Encoder
-from retriever_server.index import INDEX_FILE, passage_text
+from retriever_server.dense import INDEX_FILE
+from retriever_server.encoders import Encoder, passage_text
 from retriever_server.store import PassageStore
 
 _CHUNK_ROWS = 4096

@@ -90,7 +90,8 @@ def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
         "group_id": rollout.group_id,
         "question": asdict(trajectory.question),
         "stop_reason": str(trajectory.stop_reason),
-        "reward": {"total": rollout.reward.total, "parts": dict(rollout.reward.parts)},
+        "failure": trajectory.failure,
+        "reward": asdict(rollout.reward),
         "prompt_ids": trajectory.prompt.token_ids,
         "turns": [_turn_to_row(turn) for turn in trajectory.turns],
     }
@@ -110,6 +111,7 @@ def row_to_record(row: Row) -> Record:
         Segment(Origin.PROMPT, tuple(row["prompt_ids"])),
         tuple(_turn_from_row(turn) for turn in row["turns"]),
         StopReason(row["stop_reason"]),
+        row.get("failure", ""),
     )
     return Record(Rollout(trajectory, Reward(**row["reward"]), row["group_id"]), row["metadata"])
 

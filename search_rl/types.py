@@ -136,12 +136,16 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """An episode as tokens: the prompt, then turns. Masks and flat lists are derived, never stored twice."""
+    """An episode as tokens: the prompt, then turns. Masks and flat lists are derived, never stored twice.
+
+    `failure` says what became of a search that failed.
+    """
 
     question: Question
     prompt: Segment
     turns: tuple[Turn, ...]
     stop_reason: StopReason
+    failure: str = ""
 
     def __post_init__(self) -> None:
         if any(turn.environment is None for turn in self.turns[:-1]):
@@ -195,10 +199,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A score and the unweighted parts that it was made of."""
+    """A score and the unweighted parts that it was made of; `failure` says why there is none."""
 
     total: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,16 @@ class Rollout:
     trajectory: Trajectory
     reward: Reward
     group_id: str
+
+    @property
+    def is_void(self) -> bool:
+        """True when a search or the reward failed: counted, and never trained on (invariant 7)."""
+        return self.trajectory.is_void or bool(self.reward.failure)
+
+    @property
+    def failure(self) -> str:
+        """What made it void, empty where nothing did."""
+        return self.trajectory.failure or self.reward.failure
 
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any
 import faiss
 
 from retriever_server.bench.queries import EncodedQueries
+from retriever_server.dense import INDEX_FILE
 from retriever_server.encoders import Encoder
-from retriever_server.index import INDEX_FILE
 
 _LEAST_REPEATS = 3
 

@@ -1,160 +1,77 @@
-"""`search-rl bench`: how fast the retrieval service is, and whether it stays right under load."""
+"""`search-rl bench`: what this machine reaches, measured on the real parts."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from retriever_server.bench.load import Load
+from search_rl.cli import agent_options as options
+from search_rl.cli import bench_retrieval
 
-app = typer.Typer(help="Measure the retrieval service under load.", no_args_is_help=True)
+app = typer.Typer(help="Measure the real parts on this machine.", no_args_is_help=True)
+app.command()(bench_retrieval.retrieval)
+app.command()(bench_retrieval.soak)
+app.command()(bench_retrieval.synthetic)
 
-_DEFAULT_LOADS = "1x1,4x1,16x1,64x1,256x1,1x64,4x64,1x2560"
-_MOST_CLIENTS, _MOST_QUERIES = 1024, 4096
-_NUM_QUERIES = 2560
 
-Index = Annotated[Path | None, typer.Option(help="Index folder; without it a synthetic one is made, and goes again.")]
-Passages = Annotated[int, typer.Option(min=1, help="Passages of the synthetic index.")]
-Dimension = Annotated[
-    int | None, typer.Option(min=1, help="Dimension of the synthetic index; 768, with --encode the encoder's.")
-]
-Kind = Annotated[str, typer.Option(help="Kind of the synthetic index, as in `index build`.")]
-Encode = Annotated[
-    bool,
-    typer.Option(
-        "--encode", help="The servers encode the queries, with the index's encoder; else that is done before."
-    ),
-]
-Questions = Annotated[Path | None, typer.Option(help="Question file whose texts are asked; else synthetic ones.")]
+@app.callback()
+def bench() -> None:
+    """Measure the real parts on this machine."""
 
 
 @app.command()
-def retrieval(
-    *,
-    index: Index = None,
-    passages: Passages = 200_000,
-    dimension: Dimension = None,
-    kind: Kind = "flat",
-    encode: Encode = False,
-    questions: Questions = None,
-    load: Annotated[str, typer.Option(help="Loads, CLIENTSxQUERIES with commas between.")] = _DEFAULT_LOADS,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 5.0,
-    top_k: Annotated[int, typer.Option(min=1, max=1000, help="Passages a query.")] = 3,
-    reference: Annotated[bool, typer.Option(help="Measure a plain server in the reference's style, too.")] = True,
-    out: Annotated[Path, typer.Option(help="Folder for retrieval.json and retrieval.png.")] = Path("runs/bench"),
+def rollout(
+    questions: Annotated[Path | None, typer.Option(help="Question file; the config's train files if unset.")] = None,
+    model: options.Model = None,
+    retriever: options.Retriever = None,
+    config: options.ConfigFile = None,
+    set_: options.Overrides = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes in a batch.")] = 32,
+    samples: Annotated[int, typer.Option(min=1, help="Siblings of a question; must divide --episodes.")] = 4,
+    latency_ms: Annotated[float, typer.Option(min=0, help="Artificial latency of each request for passages.")] = 0.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Batches under each loop; medians are compared.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Write the figures to this JSON file too.")] = None,
 ) -> None:
-    """Queries per second, latency, CPU and memory of the service under load, beside a plain server and bare FAISS."""
-    from retriever_server.bench.chart import draw_throughput
-    from retriever_server.bench.report import HEADINGS, summary_lines, throughput_json, throughput_rows
-    from retriever_server.bench.subject import Shape, opened_subject
-    from retriever_server.bench.throughput import measure_throughput
+    """Compare independent episodes with a loop that goes turn by turn: same engine, questions and seeds.
 
-    loads, texts = _loads(load), _texts(questions)
-    with opened_subject(index, Shape(passages, dimension, kind), is_encoding=encode) as subject:
-        measured = measure_throughput(
-            subject,
-            texts,
-            loads,
-            with_reference=reference,
-            top_k=top_k,
-            seconds=seconds,
-            report=_tell,
-        )
-    _write_json(out / "retrieval.json", throughput_json(measured))
-    draw_throughput(measured, out / "retrieval.png")
-    _print_table(HEADINGS, throughput_rows(measured))
-    typer.echo("\n".join(summary_lines(measured)))
-    typer.echo(f"written: {out}/retrieval.json, {out}/retrieval.png")
+    Serve the index with --cache 0, or the loops that come later are answered faster.
+    """
+    import asyncio
+    import json
 
-
-@app.command()
-def soak(
-    *,
-    index: Index = None,
-    passages: Passages = 200_000,
-    dimension: Dimension = None,
-    kind: Kind = "flat",
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 30.0,
-    clients: Annotated[int, typer.Option(min=1, max=_MOST_CLIENTS, help="Clients that ask at once.")] = 256,
-    out: Annotated[Path, typer.Option(help="Folder for soak.json.")] = Path("runs/bench"),
-) -> None:
-    """Hold every answer of the service, to many clients for a long time, against brute force; exit 1 on a fault."""
-    from retriever_server.bench.soak import measure_soak
-    from retriever_server.bench.soak_report import soak_json, soak_lines
-    from retriever_server.bench.subject import Shape, opened_subject
-
-    with opened_subject(index, Shape(passages, dimension, kind), is_encoding=False) as subject:
-        soaked = measure_soak(subject, _texts(None), seconds=60 * minutes, num_clients=clients, report=_tell)
-    _write_json(out / "soak.json", soak_json(soaked))
-    typer.echo("\n".join(soak_lines(soaked)))
-    if soaked.faults:
-        raise typer.Exit(1)
-
-
-@app.command()
-def synthetic(
-    *,
-    out: Annotated[Path, typer.Option(help="Index folder to write; an index that is there is replaced.")],
-    passages: Passages = 200_000,
-    dimension: Dimension = None,
-    kind: Kind = "flat",
-    encode: Encode = False,
-) -> None:
-    """Write a synthetic index folder, to be measured more than once."""
-    from retriever_server.bench.subject import Shape, make_subject
-
-    made = make_subject(out, Shape(passages, dimension, kind), is_encoding=encode)
-    typer.echo(f"{out}: {made.manifest.num_passages:,} synthetic passages")
-
-
-def _tell(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _write_json(path: Path, content: object) -> None:
-    import orjson
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    except OSError as error:
-        raise typer.BadParameter(f"--out {path.parent}: cannot be written ({error.strerror})") from error
-
-
-def _print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from search_rl.evaluation.report import new_table
+    from search_rl.engines.base import Sampling
+    from search_rl.errors import ConfigError
+    from search_rl.evaluation import rollout_bench as benching
+    from search_rl.evaluation.assemble import read_config, read_question_files, setup_from
     from search_rl.viewer.progress import wide_console
 
-    table = new_table(*headings)
-    for row in rows:
-        table.add_row(*row)
-    wide_console().print(table)
+    loaded = read_config(config, set_ or ())
+    setup = setup_from(loaded, model=model, retriever=retriever, concurrency=episodes)
+    if episodes % samples:
+        raise ConfigError(f"--samples {samples} must divide --episodes {episodes}")
+    files = [questions] if questions else list(loaded.data.train if loaded else ())
+    asked = read_question_files(files, limit=episodes // samples)
+    sampling = Sampling(1.0, seed=1)
+    if loaded:
+        sampling = Sampling(loaded.rollout.temperature, loaded.rollout.top_p, seed=loaded.run.seed)
 
+    def tell(report: benching.LoopReport) -> None:
+        typer.echo(f"{report.loop}: {report.num_episodes} episodes in {report.seconds:.1f} s", err=True)
 
-def _loads(text: str) -> list[Load]:
-    from retriever_server.bench.load import Load
+    async def run() -> list[benching.LoopReport]:
+        async with benching.open_bench(
+            setup, asked, samples=samples, sampling=sampling, latency_seconds=latency_ms / 1000
+        ) as bench:
+            return await benching.compare(bench, repeats=repeats, on_report=tell)
 
-    loads = []
-    for part in text.split(","):
-        found = re.fullmatch(r"(\d{1,9})x(\d{1,9})", part.strip())
-        clients, queries = (int(found[1]), int(found[2])) if found is not None else (0, 0)
-        if not (0 < clients <= _MOST_CLIENTS and 0 < queries <= _MOST_QUERIES):
-            raise typer.BadParameter(
-                f"--load {part!r}: must be clients x queries, 1 to {_MOST_CLIENTS} and 1 to {_MOST_QUERIES}, as in 64x1"
-            )
-        loads.append(Load(clients, queries))
-    return loads
-
-
-def _texts(questions: Path | None) -> list[str]:
-    from retriever_server.bench.synthetic import synthetic_queries
-    from search_rl.datasets.questions import read_questions
-
-    if questions is None:
-        return synthetic_queries(_NUM_QUERIES)
-    return [question.text for question in read_questions(questions).questions]
+    reports = asyncio.run(run())
+    settings = {**setup.settings, "questions": len(asked), "samples": samples, "latency_ms": latency_ms}
+    figures = benching.bench_to_json(reports, settings)
+    wide_console().print(benching.bench_table(reports))
+    for loop, ratio in figures["speed_up"].items():
+        typer.echo(f"independent episodes against {loop}: {ratio:.2f} times the tokens a second")
+    if out:
+        out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        typer.echo(f"{out}")

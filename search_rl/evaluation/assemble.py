@@ -163,13 +163,7 @@ async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
     if setup.needs_checkpoint:
         check_checkpoint(Path(setup.model))
     async with AsyncExitStack() as stack:
-        client = SearchClient(
-            setup.retriever.url,
-            timeout_seconds=setup.retriever.timeout_seconds,
-            max_attempts=setup.retriever.max_attempts,
-            token_file=setup.retriever.token_file,
-        )
-        searcher = await stack.enter_async_context(client)
+        searcher = await stack.enter_async_context(SearchClient(**setup.retriever.client_options))
         await searcher.check()
         codec = load_codec(setup.model)
         engine = await stack.enter_async_context(_engine(setup))

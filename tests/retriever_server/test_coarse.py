@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from retriever_server.coarse import CoarseScan, is_worth_while
+from retriever_server.dense import DenseIndex
 from retriever_server.encoders import normalised
-from retriever_server.index import DenseIndex
 
 
 def unit(seed: int, num_rows: int, dimension: int = 24) -> NDArray[np.float32]:

@@ -22,8 +22,8 @@ from retriever_server.bench.queries import EncodedQueries, StoredVectors, encode
 from retriever_server.bench.soak import Soak
 from retriever_server.bench.soak_client import SoakResult, SoakSpec, run_soak
 from retriever_server.bench.synthetic import SyntheticEncoder, synthetic_queries, write_synthetic_index
+from retriever_server.dense import DenseIndex
 from retriever_server.errors import BenchError
-from retriever_server.index import DenseIndex
 from retriever_server.opening import open_retriever
 from retriever_server.retrievers import DenseRetriever
 from retriever_server.store import PassageStore
