@@ -113,7 +113,8 @@ def measure_throughput(
         if not subject.is_encoding:
             arguments.append(str(_saved(encoded, Path(scratch))))
         runs: dict[ServerName, ServerRun] = {}
-        for name in _SERVERS if with_reference else ("service",):
+        names: tuple[ServerName, ...] = ("service", "reference") if with_reference else ("service",)
+        for name in names:
             runs[name] = _run(name, arguments, asked.texts, loads, top_k=top_k, seconds=seconds, report=report)
     return Throughput(
         folder=subject.folder,

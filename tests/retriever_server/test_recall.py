@@ -16,10 +16,16 @@ from tests.retriever_server.conftest import write_corpus
 QUERIES = synthetic_queries(40)
 
 
-def answered(folder: Path, **options: Path | None) -> IndexAnswers:
+def answered(folder: Path, exact_folder: Path | None = None) -> IndexAnswers:
     """The answers of a synthetic folder, with recall at 1 and 10."""
     return answer_all(
-        folder, "dense", QUERIES, (1, 10), with_recall=True, load_encoder=lambda name: SyntheticEncoder(16), **options
+        folder,
+        "dense",
+        QUERIES,
+        (1, 10),
+        with_recall=True,
+        load_encoder=lambda name: SyntheticEncoder(16),
+        exact_folder=exact_folder,
     )
 
 
