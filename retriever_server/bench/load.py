@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -62,19 +61,18 @@ async def run_load(spec: LoadSpec, transport: httpx.AsyncBaseTransport | None = 
         base_url=spec.url, limits=limits, timeout=_TIMEOUT_SECONDS, transport=transport
     ) as http:
         await asyncio.gather(*(_post(http, next(bodies)) for _ in range(spec.load.concurrency)))
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         found = await asyncio.gather(
             *(_ask_until(start + spec.seconds, http, bodies) for _ in range(spec.load.concurrency))
         )
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     latencies = [latency for of_client in found for latency in of_client]
-    used = resource.getrusage(resource.RUSAGE_SELF)
     return LoadResult(
         num_failed=sum(latency is None for latency in latencies),
         num_warm_up_requests=spec.load.concurrency,
         seconds=seconds,
         latencies_seconds=tuple(sorted(latency for latency in latencies if latency is not None)),
-        client_cpu_seconds=used.ru_utime + used.ru_stime,
+        client_cpu_seconds=cpu_seconds,
     )
 
 

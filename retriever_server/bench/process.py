@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,17 @@ class Server:
         except psutil.Error as error:
             raise BenchError(f"the server has ended with status {self.process.poll()}") from error
         return Usage(times.user + times.system, memory.rss, memory.rss - memory.shared)
+
+
+def machine_cpu_seconds() -> float:
+    """What all cores have computed since the machine started."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+def num_cores() -> int:
+    """Of the machine."""
+    return psutil.cpu_count() or 1
 
 
 @contextmanager
@@ -97,6 +109,11 @@ class Client:
 
     module: str
     process: subprocess.Popen[bytes]
+    children_seconds_before: float
+
+    def cpu_seconds(self) -> float:
+        """What it has used, once it has ended."""
+        return _ended_children_seconds() - self.children_seconds_before
 
     def is_running(self) -> bool:
         """False once it has ended."""
@@ -123,6 +140,11 @@ def started_client(module: str, spec: bytes) -> Iterator[Client]:
         process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE)
     with process:
         try:
-            yield Client(module, process)
+            yield Client(module, process, _ended_children_seconds())
         finally:
             process.kill()
+
+
+def _ended_children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -68,5 +68,6 @@ def _cells(point: LoadPoint) -> tuple[str, ...]:
         *(f"{value:.1f}" for value in milliseconds),
         str(point.num_failed),
         f"{point.server_cpu_milliseconds_per_query:.2f}",
+        f"{100 * point.others_cpu_share:.0f}",
         f"{point.resident_bytes / 2**20:.0f}",
     )

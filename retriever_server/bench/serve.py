@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from retriever_server.bench.queries import EncodedQueries, StoredVectors
-from retriever_server.encoders import Encoder, SentenceEncoder
+from retriever_server.encoders import Encoder
 from retriever_server.manifest import read_manifest
 from retriever_server.serving import serve
+from retriever_server.settings import ServiceSettings
 
 
 def main(arguments: list[str]) -> None:
@@ -20,15 +20,17 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0])
 
     def stored(name: str) -> Encoder:
+        from retriever_server.bench.queries import EncodedQueries, StoredVectors
+
         dense = read_manifest(folder).dense
         assert dense is not None
         return StoredVectors(dense.encoder, EncodedQueries.load(Path(arguments[1])))
 
     serve(
         folder,
+        ServiceSettings(cache_entries=0),
         port=0,
-        cache_entries=0,
-        load_encoder=stored if len(arguments) > 1 else SentenceEncoder,
+        load_encoder=stored if len(arguments) > 1 else None,
         report=lambda line: print(line, flush=True),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,14 @@ from pydantic import TypeAdapter
 
 from retriever_server.bench.bare import BareSearch, measure_bare
 from retriever_server.bench.load import Load, LoadResult, LoadSpec
-from retriever_server.bench.process import Server, Usage, running_server, started_client
+from retriever_server.bench.process import (
+    Server,
+    Usage,
+    machine_cpu_seconds,
+    num_cores,
+    running_server,
+    started_client,
+)
 from retriever_server.bench.queries import EncodedQueries, encode_all
 from retriever_server.bench.subject import Subject
 from retriever_server.errors import BenchError
@@ -27,7 +35,11 @@ _SPARE_SECONDS = 240.0
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """A server under one load. CPU seconds are of the warm-up too, memory is as it was at the end."""
+    """A server under one load. Its CPU seconds are of the warm-up too, memory is as it was at the end.
+
+    `others_cpu_share` of the machine's CPU time went to other programs meanwhile: with more than a few percent of that
+    the figures are not the server's alone.
+    """
 
     server: ServerName
     load: Load
@@ -39,6 +51,7 @@ class LoadPoint:
     p99_seconds: float
     server_cpu_seconds: float
     client_cpu_seconds: float
+    others_cpu_share: float
     resident_bytes: int
     private_bytes: int
 
@@ -159,16 +172,22 @@ def _run(
 
 
 def _measure(name: ServerName, server: Server, spec: LoadSpec) -> LoadPoint:
-    before = server.usage()
+    before, machine_before, start = server.usage(), machine_cpu_seconds(), time.perf_counter()
     with started_client("load", orjson.dumps(spec)) as client:
         answered = client.answer(within_seconds=spec.seconds + _SPARE_SECONDS)
+        client_seconds = client.cpu_seconds()
+    after, machine_seconds = server.usage(), machine_cpu_seconds() - machine_before
+    others_seconds = machine_seconds - client_seconds - (after.cpu_seconds - before.cpu_seconds)
+    others_share = max(0.0, others_seconds / ((time.perf_counter() - start) * num_cores()))
     result = TypeAdapter(LoadResult).validate_json(answered)
     if not result.latencies_seconds:
         raise BenchError(f"{name}: not one request was answered under the load {spec.load}")
-    return _point(name, spec.load, result, before, server.usage())
+    return _point(name, spec.load, result, before, after, others_cpu_share=others_share)
 
 
-def _point(name: ServerName, load: Load, result: LoadResult, before: Usage, after: Usage) -> LoadPoint:
+def _point(
+    name: ServerName, load: Load, result: LoadResult, before: Usage, after: Usage, *, others_cpu_share: float
+) -> LoadPoint:
     latencies = result.latencies_seconds
     return LoadPoint(
         server=name,
@@ -181,6 +200,7 @@ def _point(name: ServerName, load: Load, result: LoadResult, before: Usage, afte
         p99_seconds=percentile(latencies, 99),
         server_cpu_seconds=after.cpu_seconds - before.cpu_seconds,
         client_cpu_seconds=result.client_cpu_seconds,
+        others_cpu_share=others_cpu_share,
         resident_bytes=after.resident_bytes,
         private_bytes=after.private_bytes,
     )
