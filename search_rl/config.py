@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from search_rl.errors import ConfigError
 from search_rl.presets import DEFAULT, PRESETS, budgets_label
@@ -38,9 +47,14 @@ class RunSection(Section):
 
 
 class ModelSection(Section):
-    """The policy: a Hugging Face checkpoint folder, or a hub id where a hub can be reached."""
+    """The policy: a Hugging Face checkpoint folder, or a hub id where a hub can be reached.
+
+    With `lora_rank` above 0 only adapters on its linear layers are trained; exports have them merged in.
+    """
 
     path: str
+    lora_rank: int = Field(default=0, ge=0)
+    lora_alpha: PositiveInt = 32
     gradient_checkpointing: bool = False
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
 
@@ -170,7 +184,10 @@ class TrainerSection(Section):
 
 
 class HardwareSection(Section):
-    """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them."""
+    """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them.
+
+    `memory_gib` is what one GPU has (this machine, on a CPU): a run that cannot fit is refused before it starts.
+    """
 
     platform: Literal["cpu", "gpu"] = "gpu"
     nodes: PositiveInt = 1
@@ -178,6 +195,7 @@ class HardwareSection(Section):
     offload: bool = False
     ray_address: str | None = None
     kv_cache_gib: PositiveInt = 1
+    memory_gib: PositiveFloat | None = None
 
 
 class SftSection(Section):
