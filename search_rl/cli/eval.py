@@ -150,10 +150,8 @@ def _watch(plan: Plan) -> Watch:
 
 def _report(results: Sequence[SystemResult], plan: Plan, agent: str | None) -> None:
     """A line a system that says first whether it may be quoted, how the agent is spoken to, then the tables."""
-    import json
-
     from search_rl.evaluation.report import summary_table
-    from search_rl.evaluation.result_folder import SUITE, SUMMARY
+    from search_rl.evaluation.result_folder import SUITE, SUMMARY, write_json
     from search_rl.evaluation.suite_table import suite_row, suite_table
     from search_rl.viewer.progress import wide_console
 
@@ -168,7 +166,7 @@ def _report(results: Sequence[SystemResult], plan: Plan, agent: str | None) -> N
     wide_console().print(suite_table(results))
     if len(results) > 1:
         rows = [suite_row(result) for result in results]
-        (plan.out / SUITE).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        write_json(plan.out / SUITE, rows)
     typer.echo(f"{plan.out / (SUITE if len(results) > 1 else SUMMARY)}")
     if not all(result.summary.is_valid for result in results):
         raise typer.Exit(1)

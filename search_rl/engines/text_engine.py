@@ -35,7 +35,7 @@ class TextEngine:
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
     ) -> Generation:
-        """See `Engine.generate`. Raises RequestError as `Endpoint.post` does, EngineError for nonsense."""
+        """See `Engine.generate`. Raises RequestError for nonsense too."""
         body = {
             "model": self.model,
             "prompt": self.codec.decode(prompt_ids),

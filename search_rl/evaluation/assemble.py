@@ -179,7 +179,7 @@ async def with_api(setup: Setup) -> Setup:
     if setup.endpoint is None or setup.api is not None:
         return setup
     codec = load_codec(setup.model)
-    async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file) as endpoint:
+    async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file, max_attempts=2) as endpoint:
         return replace(setup, api=await served_api(endpoint, setup.model_name, codec))
 
 

@@ -51,7 +51,10 @@ def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) 
         return
     if not is_resumed:
         raise ConfigError(f"{folder} holds an evaluation already: --resume goes on with it, or give another --out")
-    stored = {**_EARLIER_SETTINGS, **json.loads(path.read_text(encoding="utf-8"))}
+    try:
+        stored = {**_EARLIER_SETTINGS, **json.loads(path.read_text(encoding="utf-8"))}
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"cannot resume {folder}: {SETTINGS} is damaged ({error}); give another --out") from error
     for name in {**settings, **stored}:
         if name != "budgets" and stored.get(name) != settings.get(name):
             raise ConfigError(
@@ -63,14 +66,14 @@ def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) 
 def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Make the folder this evaluation's own; until it is done again it has no summary."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / SETTINGS, settings)
+    write_json(folder / SETTINGS, settings)
     (folder / SUMMARY).unlink(missing_ok=True)
 
 
 def store(folder: Path, summary: Summary, measured: Measured, *, system: Mapping[str, Any]) -> None:
     """Write the summary with what says who was measured, and failed questions one a line where there are some."""
     document = {**summary_to_json(summary), **system, **measured_to_json(measured)}
-    _write_json(folder / SUMMARY, document)
+    write_json(folder / SUMMARY, document)
     write_failed(folder / FAILED, measured.failed)
 
 
@@ -96,5 +99,8 @@ def load_evaluation(folder: Path) -> Evaluation:
     return Evaluation(rollouts, seconds=summary["seconds"], profile=profile)
 
 
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+def write_json(path: Path, document: Any) -> None:
+    """Write the document whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)

@@ -19,7 +19,16 @@ from search_rl.evaluation.cost import Prices
 from search_rl.evaluation.episode_file import StoredRollouts
 from search_rl.evaluation.measured import Measured, measure
 from search_rl.evaluation.report import ALL, Summary, kind_of, summarise
-from search_rl.evaluation.result_folder import EPISODES, RETRIEVER, check_claim, claim, settings_of, store
+from search_rl.evaluation.result_folder import (
+    EPISODES,
+    RETRIEVER,
+    SETTINGS,
+    check_claim,
+    claim,
+    settings_of,
+    store,
+    write_json,
+)
 from search_rl.evaluation.runner import Evaluation, evaluate
 from search_rl.evaluation.stored_answers import stored_answers
 from search_rl.evaluation.systems import Given, Parts, System, answer, needs_service
@@ -66,6 +75,8 @@ async def run_systems(setup: Setup, plan: Plan, watch: Watch) -> tuple[SystemRes
     All that can be checked is checked before the first question. Raises ConfigError for a folder that holds another
     evaluation, or this one while the plan is not resumed.
     """
+    if len(plan.systems) > 1 and (plan.out / SETTINGS).exists():
+        raise ConfigError(f"{plan.out} holds the result of one system: give a suite another --out")
     setup = await with_api(setup)
     settings = {system.name: settings_of(setup, system, plan.corpus) for system in plan.systems}
     for system in plan.systems:
@@ -174,7 +185,7 @@ async def _measure_retriever(setup: Setup, plan: Plan, searcher: Searcher) -> No
             return
     rows = await ceiling_rows(plan.questions, searcher=searcher, profile=setup.profile, concurrency=setup.concurrency)
     ceilings = {name: asdict(found) for name, found in _by_kind(plan.questions, rows).items()}
-    path.write_text(json.dumps({**about, "ceiling": ceilings}, indent=2) + "\n", encoding="utf-8")
+    write_json(path, {**about, "ceiling": ceilings})
 
 
 def _by_kind(questions: Sequence[Question], rows: Sequence[CeilingRow]) -> Mapping[str, Ceiling]:

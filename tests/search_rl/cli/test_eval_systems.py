@@ -92,6 +92,8 @@ def test_a_system_is_not_resumed_as_another(run_eval: Eval, tmp_path: Path) -> N
     assert mixed.exit_code == 2
     assert "its system is 'direct', now it is 'cot'" in mixed.output
     assert run_eval("--resume", system="direct").exit_code == 0
+    suite = run_eval(systems="direct,cot")
+    assert suite.exit_code == 2 and "holds the result of one system" in suite.output
     assert len(_lines(tmp_path / "out" / "episodes.jsonl")) == 2
 
 
