@@ -1,6 +1,6 @@
 """Algorithms by name, two steps each, every part real. One start covers what differs in kind; --algorithms runs all.
 
-Plain GRPO is what test_training_run starts. The rewards of the tiny model are equal, so it gets one that differs between
+Plain GRPO is what test_training_run starts. The tiny model's rewards are equal, so it gets one that differs between
 siblings.
 """
 
