@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 
 class RetrieverServerError(Exception):
@@ -10,11 +11,13 @@ class RetrieverServerError(Exception):
 
 
 class CorpusError(RetrieverServerError):
-    """A corpus that cannot be read: file, line (from 1; None is the file as a whole) and fault."""
+    """A corpus that cannot be read: file, line or row (from 1; None is the file as a whole) and fault."""
 
-    def __init__(self, path: Path, line_number: int | None, fault: str) -> None:
+    def __init__(
+        self, path: Path, line_number: int | None, fault: str, *, unit: Literal["line", "row"] = "line"
+    ) -> None:
         self.path, self.line_number, self.fault = path, line_number, fault
-        place = str(path) if line_number is None else f"{path}, line {line_number}"
+        place = str(path) if line_number is None else f"{path}, {unit} {line_number}"
         super().__init__(f"{place}: {fault}")
 
 
@@ -34,9 +37,17 @@ class ReloadError(RetrieverServerError):
     """The index on disk cannot take the place of the served one, and why."""
 
 
+class BenchError(RetrieverServerError):
+    """A measurement that cannot be made or was broken off, and why."""
+
+
 class OverloadedError(RetrieverServerError):
     """The service is full or not ready; the same request may succeed after `retry_after_seconds`."""
 
     def __init__(self, reason: str, *, retry_after_seconds: int = 1) -> None:
         self.retry_after_seconds = retry_after_seconds
         super().__init__(reason)
+
+
+class PartGoneError(OverloadedError):
+    """A part of the index on another machine cannot be reached now; an answer without it would be wrong."""

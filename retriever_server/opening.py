@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from retriever_server.canaries import check_encoder, count_found_again
+from retriever_server.dense import open_dense
 from retriever_server.encoders import Encoder, SentenceEncoder
-from retriever_server.errors import EncoderError, IndexFolderError
-from retriever_server.index import open_dense, open_passages
-from retriever_server.manifest import Canary, Manifest, differences
-from retriever_server.rerank import CrossEncoderReranker, RerankingRetriever
+from retriever_server.errors import IndexFolderError
+from retriever_server.index import open_passages
+from retriever_server.manifest import Manifest, check_digests, differences
+from retriever_server.rerank import CrossEncoderReranker, Reranker, RerankingRetriever
 from retriever_server.retrievers import (
     BM25Retriever,
     DenseRetriever,
@@ -22,6 +24,7 @@ from retriever_server.schema import RetrieverName
 from retriever_server.store import PassageStore
 
 LoadEncoder = Callable[[str], Encoder]
+LoadReranker = Callable[[str], Reranker]
 
 
 def open_retriever(
@@ -30,9 +33,12 @@ def open_retriever(
     *,
     rerank: str | None = None,
     load_encoder: LoadEncoder = SentenceEncoder,
+    load_reranker: LoadReranker = CrossEncoderReranker,
 ) -> tuple[Retriever, Manifest]:
     """A retriever over an index folder and its manifest; see prepare_retriever for what is raised."""
-    load, manifest = prepare_retriever(folder, name, rerank=rerank, load_encoder=load_encoder)
+    load, manifest = prepare_retriever(
+        folder, name, rerank=rerank, load_encoder=load_encoder, load_reranker=load_reranker
+    )
     return load(), manifest
 
 
@@ -42,6 +48,7 @@ def prepare_retriever(
     *,
     rerank: str | None = None,
     load_encoder: LoadEncoder = SentenceEncoder,
+    load_reranker: LoadReranker = CrossEncoderReranker,
 ) -> tuple[Callable[[], Retriever], Manifest]:
     """What loads the retriever, in seconds, and the manifest, after all was checked that can be at once.
 
@@ -52,7 +59,7 @@ def prepare_retriever(
     load = _prepare(folder, name, manifest, store, load_encoder)
     if rerank is None:
         return load, manifest
-    return lambda: RerankingRetriever(load(), CrossEncoderReranker(rerank)), manifest
+    return lambda: RerankingRetriever(load(), load_reranker(rerank)), manifest
 
 
 def _prepare(
@@ -74,8 +81,9 @@ def _prepare(
 
 
 def check_index(folder: Path) -> Manifest:
-    """The manifest, after all parts were opened; no encoder is loaded. Raises IndexFolderError."""
+    """The manifest, after all files were read and all parts opened; no encoder is loaded. Raises IndexFolderError."""
     store, manifest = open_passages(folder)
+    check_digests(manifest, folder)
     if manifest.dense is not None:
         open_dense(folder, manifest)
     if manifest.bm25 is not None:
@@ -88,22 +96,13 @@ def _prepare_dense(
 ) -> Callable[[], DenseRetriever]:
     part = manifest.dense
     if part is None:
-        raise _missing_part(folder, manifest, "dense")
+        raise missing_part(folder, manifest, "dense")
     index = open_dense(folder, manifest)
 
     def load() -> DenseRetriever:
         encoder = load_encoder(part.encoder.name)
-        if differing := differences(encoder.spec, part.encoder):
-            raise EncoderError(f"the encoder is not the one of the index: {differing}; build it again")
-        retriever = DenseRetriever(index, encoder, store)
-        num_same, num_expected = _count_found_again(retriever, part.canaries)
-        # Near ties may swap on another processor; another model finds next to nothing again.
-        if num_same < num_expected / 2:
-            raise EncoderError(
-                f"encoder {part.encoder.name!r} finds {num_same} of {num_expected} passages that it found when "
-                "the index was built: its weights have changed, build the index again"
-            )
-        return retriever
+        index.quicken()
+        return check_encoder(encoder, part, index, store)
 
     return load
 
@@ -111,7 +110,7 @@ def _prepare_dense(
 def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Callable[[], BM25Retriever]:
     part = manifest.bm25
     if part is None:
-        raise _missing_part(folder, manifest, "bm25")
+        raise missing_part(folder, manifest, "bm25")
 
     def load() -> BM25Retriever:
         from retriever_server.bm25 import BM25_FOLDER, TERMS, open_bm25
@@ -119,7 +118,7 @@ def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Call
         if differing := differences(TERMS, part.terms):
             raise IndexFolderError(f"{folder}: other BM25 settings: {differing}; build it again")
         retriever = BM25Retriever(open_bm25(folder / BM25_FOLDER, manifest.num_passages), store)
-        num_same, num_expected = _count_found_again(retriever, part.canaries)
+        num_same, num_expected = count_found_again(retriever, part.canaries)
         if num_same < num_expected:
             raise IndexFolderError(
                 f"{folder}: BM25 finds {num_same} of {num_expected} passages that it found when the index was "
@@ -130,14 +129,7 @@ def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Call
     return load
 
 
-def _missing_part(folder: Path, manifest: Manifest, part: str) -> IndexFolderError:
+def missing_part(folder: Path, manifest: Manifest, part: str) -> IndexFolderError:
+    """To be raised for a part that a retriever needs and the folder lacks."""
     there = " and ".join(manifest.parts)
     return IndexFolderError(f"{folder}: has no {part} part, only {there}; build it again, or choose another retriever")
-
-
-def _count_found_again(retriever: Retriever, canaries: Sequence[Canary]) -> tuple[int, int]:
-    """Of the passages that the canary queries found when the index was built: found again, and all."""
-    expected = [set(canary.passage_ids) for canary in canaries]
-    answers = retriever.search([canary.query for canary in canaries], top_k=max(map(len, expected), default=0))
-    found = [{hit.passage.id for hit in hits} for hits in answers]
-    return sum(len(ours & theirs) for ours, theirs in zip(found, expected, strict=True)), sum(map(len, expected))

@@ -12,10 +12,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from search_rl.config_algorithm import AlgorithmSection, CriticSection
 from search_rl.errors import ConfigError
+from search_rl.presets import DEFAULT, PRESETS, budgets_label
 
 
 class Section(BaseModel):
@@ -61,25 +71,64 @@ class DataSection(Section):
 class RetrieverSection(Section):
     """How the agent reaches `/retrieve`. A search that still fails after the retries voids its episode.
 
-    `token_file` holds the bearer token of a service that wants one, on every node.
+    `url` may be a list of services of the same index: they are asked in turn. One that failed `failures_to_open` times
+    in a row is left alone until a probe finds it back; while all are, searches wait, and a training run stops once that
+    took `outage_limit_seconds`. Each worker process keeps `cache_entries` answers. `token_file` holds the bearer token
+    of a service that wants one, on every node.
     """
 
-    url: str = "http://127.0.0.1:8000"
+    url: str | tuple[str, ...] = "http://127.0.0.1:8000"
     top_k: PositiveInt = 3
     timeout_seconds: float = Field(default=30.0, gt=0)
     max_attempts: PositiveInt = 6
+    failures_to_open: PositiveInt = 3
+    outage_limit_seconds: float = Field(default=600.0, ge=0)
+    cache_entries: int = Field(default=10_000, ge=0)
     token_file: Path | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Every service."""
+        return (self.url,) if isinstance(self.url, str) else self.url
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """What `SearchClient` takes."""
+        return {"url": self.urls, **self.model_dump(exclude={"url", "top_k"})}
 
 
 class AgentSection(Section):
-    """The episode: prompt, turns and token budgets. `max_turns` may search; one more turn may only answer."""
+    """The episode: protocol, wording, turns and token budgets, each as `preset` has it unless given.
 
+    `max_turns` may search, with at most `max_queries` queries each; one more turn may only answer. Without
+    `keep_reasoning` the policy does not see its earlier thoughts: for evaluation only.
+    """
+
+    protocol: Literal["tags", "tool_call"] = "tags"
     prompt: Literal["search_r1", "short"] = "search_r1"
-    max_turns: PositiveInt = 4
-    max_prompt_tokens: PositiveInt = 2048
-    max_turn_tokens: PositiveInt = 500
-    max_observation_tokens: PositiveInt = 500
-    max_response_tokens: PositiveInt = 4096
+    preset: Literal["default", "paper"] = "default"
+    max_turns: PositiveInt = DEFAULT["agent"]["max_turns"]
+    max_queries: PositiveInt = DEFAULT["agent"]["max_queries"]
+    keep_reasoning: bool = True
+    max_prompt_tokens: PositiveInt = DEFAULT["agent"]["max_prompt_tokens"]
+    max_turn_tokens: PositiveInt = DEFAULT["agent"]["max_turn_tokens"]
+    max_observation_tokens: PositiveInt = DEFAULT["agent"]["max_observation_tokens"]
+    max_response_tokens: PositiveInt = DEFAULT["agent"]["max_response_tokens"]
+
+    @property
+    def conversation(self) -> dict[str, Any]:
+        """What decides how the policy and the environment talk."""
+        return {name: getattr(self, name) for name in ("protocol", "prompt", "max_queries", "keep_reasoning")}
+
+    @property
+    def budgets(self) -> dict[str, int]:
+        """What an episode may spend."""
+        names = ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_prompt_tokens", "max_response_tokens")
+        return {name: getattr(self, name) for name in names}
+
+    def budgets_label(self, **others: object) -> str:
+        """The preset, and what departs from it here and in `others` (top_k, temperature, top_p)."""
+        return budgets_label(self.preset, **self.budgets, max_queries=self.max_queries, **others)
 
     @property
     def max_model_tokens(self) -> int:
@@ -137,6 +186,7 @@ class TrainerSection(Section):
 class HardwareSection(Section):
     """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them.
 
+    `memory_gib` is what one GPU has (this machine, on a CPU): a run that cannot fit is refused before it starts.
     `rollout_nodes` with `rollout_gpus_per_node` each are the second pool, for `trainer.mode: separate_async`.
     """
 
@@ -148,6 +198,7 @@ class HardwareSection(Section):
     offload: bool = False
     ray_address: str | None = None
     kv_cache_gib: PositiveInt = 1
+    memory_gib: PositiveFloat | None = None
 
 
 class SftSection(Section):
@@ -168,12 +219,14 @@ class SftSection(Section):
 class EvalSection(Section):
     """Greedy evaluation; `questions` bounds the number of rows for quick runs, None is all.
 
-    The demo asks the untrained model `before_questions`, or as many as the others where that is None.
+    `corpus` is for systems that take passages from it: `oracle` and `random`. The demo asks the untrained model
+    `before_questions`, or as many as the others where that is None.
     """
 
     test: tuple[Path, ...] = ()
     questions: PositiveInt | None = None
     before_questions: PositiveInt | None = None
+    corpus: Path | None = None
 
 
 class Config(Section):
@@ -194,6 +247,14 @@ class Config(Section):
     sft: SftSection = SftSection()
     eval: EvalSection = EvalSection()
     verl: tuple[str, ...] = ()
+
+    @property
+    def budgets_label(self) -> str:
+        """The preset of the run, and what departs from it."""
+        rollout = self.rollout
+        return self.agent.budgets_label(
+            top_k=self.retriever.top_k, temperature=rollout.temperature, top_p=rollout.top_p
+        )
 
     @model_validator(mode="after")
     def _mini_batch_divides_step(self) -> Config:
@@ -218,6 +279,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path} holds a {type(tree).__name__}: a config is a mapping of sections")
     for override in _algorithm_first(tree, overrides):
         _apply_override(tree, override)
+    _apply_preset(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -247,6 +309,16 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         tree[key] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override}: the value is not YAML; quote it") from error
+
+
+def _apply_preset(tree: dict[str, Any]) -> None:
+    """Fill in what the named preset has and the file does not; an unknown name is left for the model to refuse."""
+    agent = tree.get("agent")
+    name = agent.get("preset", "default") if isinstance(agent, dict) else "default"
+    for section, values in PRESETS.get(str(name), {}).items():
+        given = tree.setdefault(section, {})
+        if isinstance(given, dict):
+            tree[section] = {**values, **given}
 
 
 def _first_fault(error: ValidationError, tree: Mapping[str, Any]) -> str:

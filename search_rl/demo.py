@@ -26,7 +26,7 @@ from search_rl.config import Config, load_config
 from search_rl.errors import SearchRLError
 
 FACTBOOK = Path("data/factbook")
-SAMPLE_SECONDS = 2.0
+SAMPLE_SECONDS = 5.0  # a sample walks every page table of the tree
 SERVICE_SECONDS = 120.0
 
 
@@ -136,7 +136,7 @@ def run_demo(config_path: Path, overrides: Sequence[str]) -> Path:
     stages, memory = Stages(), MemoryWatch()
     memory.start()
     _prepare(stages, config)
-    with serving(FACTBOOK / "index", config.retriever.url):
+    with serving(FACTBOOK / "index", config.retriever.urls[0]):
         evaluations = warm / "eval"
         limit = ["--limit", str(config.eval.before_questions)] if config.eval.before_questions else []
         stages.run("eval before", "eval", *options, *limit, "--out", str(evaluations / "before"))
@@ -170,9 +170,9 @@ def _prepare(stages: Stages, config: Config) -> None:
 
 def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) -> Path:
     """Print the table and write summary.json and the learning curve."""
-    from search_rl.evaluation.assemble import load_evaluation
     from search_rl.evaluation.demo_summary import demo_summary
     from search_rl.evaluation.report import Stage, paired_table, stages_table
+    from search_rl.evaluation.result_folder import load_evaluation
     from search_rl.training.run_folder import read_metrics
     from search_rl.viewer.curves import Level, plot_learning_curve
     from search_rl.viewer.progress import wide_console

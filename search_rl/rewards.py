@@ -45,7 +45,7 @@ def cover_exact_match(trajectory: Trajectory) -> float:
 def evidence_hit(trajectory: Trajectory) -> float:
     """The share of the question's evidence passages among all that was read; 0.0 when the question names none."""
     wanted = set(trajectory.question.evidence_ids)
-    seen = {hit.passage.id for result in trajectory.results for hit in result.passages}
+    seen = {passage.id for passage in trajectory.passages_read}
     return len(wanted & seen) / len(wanted) if wanted else 0.0
 
 
@@ -61,7 +61,7 @@ def no_search(trajectory: Trajectory) -> float:
 
 def repeated_query(trajectory: Trajectory) -> float:
     """The share of queries that the episode had asked before, in the same words."""
-    queries = [turn.action.query for turn in trajectory.turns if isinstance(turn.action, Search)]
+    queries = [query for turn in trajectory.turns if isinstance(turn.action, Search) for query in turn.action.queries]
     return 1.0 - len(set(queries)) / len(queries) if queries else 0.0
 
 
@@ -94,6 +94,19 @@ def score(trajectory: Trajectory, weights: Mapping[str, float] = DEFAULT_WEIGHTS
     check_weights(weights)
     parts = {name: _value(name, trajectory) for name in weights}
     return Reward(sum(weights[name] * part for name, part in parts.items()), parts)
+
+
+def score_or_void(trajectory: Trajectory, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> Reward:
+    """The score, or a reward whose `failure` names the user's part that failed: such an episode is void.
+
+    A trajectory that is void already is not scored. Raises ConfigError as `check_weights` does.
+    """
+    if trajectory.is_void:
+        return Reward(0.0)
+    try:
+        return score(trajectory, weights)
+    except RewardError as error:
+        return Reward(0.0, failure=str(error))
 
 
 def check_weights(weights: Mapping[str, float]) -> None:

@@ -39,9 +39,15 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The policy asks the retriever for `query`."""
+    """The policy asks the retriever for `query`, and for `more_queries` in the same turn."""
 
     query: str
+    more_queries: tuple[str, ...] = ()
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """All queries of the turn in the order they were written, at least one."""
+        return (self.query, *self.more_queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,10 @@ Action = Search | Answer | Malformed
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the environment says back; `result` is None for corrective text."""
+    """What the environment says back; `results` has one entry a query, and is empty for corrective text."""
 
     text: str
-    result: SearchResult | None = None
+    results: tuple[SearchResult, ...] = ()
     num_passages_shortened: int = 0
 
 
@@ -132,16 +138,25 @@ class StopReason(StrEnum):
     MAX_TOKENS = "max_tokens"
     MALFORMED = "malformed"
     SEARCH_FAILED = "search_failed"
+    ENGINE_FAILED = "engine_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """An episode as tokens: the prompt, then turns. Masks and flat lists are derived, never stored twice."""
+    """An episode as tokens: the prompt, then turns. Masks and flat lists are derived, never stored twice.
+
+    `given` is what the prompt itself holds of the corpus: found by a search for its query, which took
+    `given_seconds`, or handed over, and then its query is empty. `failure` says what became of a search or a request
+    that failed.
+    """
 
     question: Question
     prompt: Segment
     turns: tuple[Turn, ...]
     stop_reason: StopReason
+    failure: str = ""
+    given: SearchResult | None = None
+    given_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if any(turn.environment is None for turn in self.turns[:-1]):
@@ -172,9 +187,16 @@ class Trajectory:
 
     @property
     def results(self) -> tuple[SearchResult, ...]:
-        """The searches that were answered, in order."""
+        """The searches that were answered, in order; one whose passages the prompt holds comes first."""
         observations = (turn.observation for turn in self.turns)
-        return tuple(seen.result for seen in observations if seen is not None and seen.result is not None)
+        asked = tuple(result for seen in observations if seen is not None for result in seen.results)
+        return (self.given, *asked) if self.given is not None and self.given.query else asked
+
+    @property
+    def passages_read(self) -> tuple[Passage, ...]:
+        """All passages that the policy was shown, in order, also those that nobody searched for."""
+        handed_over = () if self.given is None or self.given.query else (self.given,)
+        return tuple(hit.passage for result in (*handed_over, *self.results) for hit in result.passages)
 
     @property
     def num_searches(self) -> int:
@@ -189,16 +211,19 @@ class Trajectory:
 
     @property
     def is_void(self) -> bool:
-        """True when a failed search spoiled the episode: it is counted, and never trained on (invariant 7)."""
-        return self.stop_reason is StopReason.SEARCH_FAILED
+        """True when a failed search or engine spoiled the episode: it is counted, and never trained on
+        (invariant 7).
+        """
+        return self.stop_reason in (StopReason.SEARCH_FAILED, StopReason.ENGINE_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A score and the unweighted parts that it was made of."""
+    """A score and the unweighted parts that it was made of; `failure` says why there is none."""
 
     total: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +233,16 @@ class Rollout:
     trajectory: Trajectory
     reward: Reward
     group_id: str
+
+    @property
+    def is_void(self) -> bool:
+        """True when a search or the reward failed: counted, and never trained on (invariant 7)."""
+        return self.trajectory.is_void or bool(self.reward.failure)
+
+    @property
+    def failure(self) -> str:
+        """What made it void, empty where nothing did."""
+        return self.trajectory.failure or self.reward.failure
 
 
 __all__ = [

@@ -17,8 +17,11 @@ def ask(
     set_: options.Overrides = None,
     endpoint: options.Endpoint = None,
     served_model: options.ServedModel = None,
+    api: options.Api = None,
+    endpoint_token_file: options.EndpointTokenFile = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
+    protocol: options.Protocol = None,
     answer: Annotated[
         list[str] | None,
         typer.Option(help="An accepted answer, to mark the agent's; may be given more than once."),
@@ -39,8 +42,11 @@ def ask(
         retriever=retriever,
         top_k=top_k,
         prompt=prompt,
+        protocol=protocol,
         endpoint=endpoint,
         served_model=served_model,
+        api=api,
+        endpoint_token_file=endpoint_token_file,
         concurrency=1,
     )
     asked = Question("ask", question, tuple(answer or ()), dataset="ask")

@@ -7,14 +7,15 @@ opened; training goes through verl's server instead, which follows the trainer's
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
+from search_rl.allocator import allocator_environment
 from search_rl.engines.base import Generation, Sampling
 from search_rl.engines.vllm_cpu import CPU_ENGINE_ARGUMENTS
 from search_rl.errors import EngineError, ModelError
@@ -52,13 +53,13 @@ class VllmEngine:
         `cache_bytes` is the memory of the key-value cache (None: 1 GiB on a CPU, vLLM's own rule on a GPU).
         Raises ModelError when vLLM cannot load the model.
         """
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         _check_model(model_path)
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         arguments = AsyncEngineArgs(
             model=str(model_path),
             max_model_len=max_model_tokens,
@@ -70,11 +71,13 @@ class VllmEngine:
             logprobs_mode="processed_logprobs",
             disable_log_stats=True,
             use_tqdm_on_load=False,
-            **(CPU_ENGINE_ARGUMENTS if current_platform.is_cpu() else {}),
+            **(_cpu_arguments(sampling) if current_platform.is_cpu() else {}),
         )
         before = _child_processes()
+        variables = allocator_environment() if current_platform.is_cpu() else {}
         try:
-            llm = AsyncLLM.from_engine_args(arguments)
+            with _variables(variables):
+                llm = AsyncLLM.from_engine_args(arguments)
         except (RuntimeError, ValueError, OSError) as error:
             raise ModelError(f"vLLM cannot load {model_path}: {_first_line(error)}") from error
         started = _child_processes() - before
@@ -115,6 +118,31 @@ class VllmEngine:
         if final is None:
             raise EngineError(f"vLLM ended request {request_id} without an output")
         return _generation(final)
+
+    async def forget_prefixes(self) -> None:
+        """Empty the prefix cache; nothing may be in flight."""
+        await self._llm.reset_prefix_cache()
+
+
+def _cpu_arguments(sampling: Sampling) -> dict[str, Any]:
+    """On a CPU vLLM 0.28 dies of a seeded request whose prompt does not fit into one step: such prompts are kept whole
+    (`CPU Generator does not use offset`)."""
+    return {**CPU_ENGINE_ARGUMENTS, **({} if sampling.seed is None else {"enable_chunked_prefill": False})}
+
+
+@contextmanager
+def _variables(added: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the processes that the block starts, and for no later one."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _check_model(model_path: str | Path) -> None:
@@ -163,4 +191,8 @@ def _generation(output: RequestOutput) -> Generation:
     if completion.logprobs is None or len(completion.logprobs) != len(token_ids):
         raise EngineError(f"vLLM gave no log-prob for some of {len(token_ids)} tokens")
     logprobs = zip(token_ids, completion.logprobs, strict=True)
-    return Generation(token_ids, tuple(position[token_id].logprob for token_id, position in logprobs))
+    return Generation(
+        token_ids,
+        tuple(position[token_id].logprob for token_id, position in logprobs),
+        num_cached_tokens=output.num_cached_tokens or 0,
+    )

@@ -170,7 +170,7 @@ def mode_tree(config: Config) -> dict[str, Any]:
                 "prompts_per_step": config.rollout.prompts_per_step,
                 "max_generation_batches": algorithm.max_generation_batches,
                 "max_void_share": trainer.max_void_share,
-                "retriever_url": config.retriever.url,
+                "retrievers": ", ".join(config.retriever.urls),
             },
         }
     return tree | ({"sampler": sampler} if sampler else {})

@@ -11,19 +11,22 @@ from search_rl.errors import EngineError, TrainingError
 from search_rl.types import Rollout
 
 
-def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float, url: str) -> None:
-    """Raises TrainingError when more than `max_share` of a step's episodes lost their search (invariant 7)."""
-    num_void = sum(rollout.trajectory.is_void for rollout in rollouts)
-    check_void_counts(num_void, len(rollouts), step=step, max_share=max_share, url=url)
+def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float) -> None:
+    """Raises TrainingError when more than `max_share` of a step's episodes are void, or all (invariant 7)."""
+    void = [rollout for rollout in rollouts if rollout.is_void]
+    if not void:
+        return
+    num_searches = sum(rollout.trajectory.is_void for rollout in void)
+    why = f" ({num_searches} lost a search, {len(void) - num_searches} their reward); the first: {void[0].failure}"
+    check_void_counts(len(void), len(rollouts), step=step, max_share=max_share, why=why)
 
 
-def check_void_counts(num_void: int, num_episodes: int, *, step: int, max_share: float, url: str) -> None:
-    """Raises TrainingError when more than `max_share` of the episodes are void, or all of them: nothing is to learn."""
+def check_void_counts(num_void: int, num_episodes: int, *, step: int, max_share: float, why: str) -> None:
+    """Raises TrainingError, ending in `why`, when more than `max_share` of the episodes are void, or all of them."""
     share = num_void / num_episodes
     if share > max_share or share == 1:
         raise TrainingError(
-            f"{share:.0%} of the episodes of step {step} are void because their search failed "
-            f"(trainer.max_void_share={max_share}): is the retriever at {url} up and fast enough?"
+            f"{share:.0%} of the episodes of step {step} are void, more than trainer.max_void_share={max_share}{why}"
         )
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
+from search_rl.allocator import allocator_environment
 from search_rl.config import Config
 from search_rl.errors import ConfigError, EngineError, SearchRLError, TrainingError
-from search_rl.training.allocator import allocator_environment
 from search_rl.training.memory import memory_fault
 from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
@@ -39,8 +39,15 @@ REPORTED_VERSIONS = (
 )
 
 
-def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> RunFolder:
-    """The run folder of a finished run; `on_step` gets each step's metrics as soon as the step is done.
+def train(
+    config: Config,
+    *,
+    resume: bool,
+    on_step: Callable[[dict[str, Any]], None],
+    on_notice: Callable[[str], None] = lambda notice: None,
+) -> RunFolder:
+    """The run folder of a finished run; `on_step` gets each step's metrics as soon as the step is done, `on_notice` a
+    line now and then while the run pauses.
 
     Raises TrainingError or EngineError with one line for the user; the traceback is in the run folder's error.log.
     """
@@ -50,7 +57,7 @@ def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], N
     tree = compose(config, resume=resume)
     _prepare_folder(folder, config, resume=resume)
     with _ray_session(config, tree):
-        _run(config, tree, folder, on_step=on_step)
+        _run(config, tree, folder, on_step=on_step, on_notice=on_notice)
     return folder
 
 
@@ -94,6 +101,7 @@ def _prepare_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
         if int(step.name.removeprefix("global_step_")) > (folder.last_step or 0):
             shutil.rmtree(step)
     folder.write_json("config.json", config.model_dump(mode="json"))
+    folder.write_json("agent.json", {**config.agent.conversation, "budgets": config.budgets_label})
     folder.write_json("versions.json", _versions())
     (folder.root / "verl_overrides.txt").write_text("\n".join(verl_overrides(config, resume=resume)) + "\n")
 
@@ -172,7 +180,14 @@ def _end(processes: list[psutil.Process], patience_seconds: float = 10.0) -> Non
     psutil.wait_procs(alive, timeout=patience_seconds)
 
 
-def _run(config: Config, tree: Any, folder: RunFolder, *, on_step: Callable[[dict[str, Any]], None]) -> None:
+def _run(
+    config: Config,
+    tree: Any,
+    folder: RunFolder,
+    *,
+    on_step: Callable[[dict[str, Any]], None],
+    on_notice: Callable[[str], None],
+) -> None:
     """Run verl's task in its own actor, and watch the monitor meanwhile."""
     import ray
 
@@ -182,7 +197,7 @@ def _run(config: Config, tree: Any, folder: RunFolder, *, on_step: Callable[[dic
     pulse = monitor.start(config.trainer.start_seconds)
     runner = ray.remote(num_cpus=1)(SearchTaskRunner).remote()
     try:
-        watch(runner.run.remote(tree), pulse, folder, on_step=on_step)
+        watch(runner.run.remote(tree), pulse, folder, on_step=on_step, on_notice=on_notice)
     except (TrainingError, EngineError) as error:
         log = f"{error}\n{(folder.root / 'error.log').read_text()}"
         fault = memory_fault(log, stage=ray.get(pulse.read.remote()).stage, config=config)
@@ -191,7 +206,14 @@ def _run(config: Config, tree: Any, folder: RunFolder, *, on_step: Callable[[dic
         raise TrainingError(f"{fault}. What was said: {error}") from error
 
 
-def watch(finished: Any, monitor: Any, folder: RunFolder, *, on_step: Callable[[dict[str, Any]], None]) -> None:
+def watch(
+    finished: Any,
+    monitor: Any,
+    folder: RunFolder,
+    *,
+    on_step: Callable[[dict[str, Any]], None],
+    on_notice: Callable[[str], None] = lambda notice: None,
+) -> None:
     """Return when the Ray task `finished` is done. Raises TrainingError when it fails, when a process of the run asked
     to stop, or when the next sign of life is overdue."""
     import ray
@@ -201,6 +223,8 @@ def watch(finished: Any, monitor: Any, folder: RunFolder, *, on_step: Callable[[
         pulse = ray.get(monitor.read.remote())
         for metrics in pulse.steps:
             on_step(metrics)
+        for notice in pulse.notices:
+            on_notice(notice)
         if done:
             _finish(finished, folder)
             return

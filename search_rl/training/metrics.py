@@ -11,14 +11,21 @@ from search_rl.types import Rollout, Search, StopReason
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Metrics of one training step; `agent/void_share` is of all episodes, everything else of the live ones."""
-    live = [rollout for rollout in rollouts if not rollout.trajectory.is_void]
-    metrics = {"agent/void_share": 1 - len(live) / len(rollouts)}
+    """Metrics of one training step; `agent/void_…` are shares of all episodes, everything else is of the live ones."""
+    live = [rollout for rollout in rollouts if not rollout.is_void]
+    metrics = {
+        "agent/void_share": 1 - len(live) / len(rollouts),
+        "agent/void_search_share": fmean(rollout.trajectory.is_void for rollout in rollouts),
+        "agent/void_reward_share": fmean(bool(rollout.reward.failure) for rollout in rollouts),
+    }
     if not live:
         return metrics
     trajectories = [rollout.trajectory for rollout in live]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    queries = [[turn.action.query for turn in t.turns if isinstance(turn.action, Search)] for t in trajectories]
+    queries = [
+        [query for turn in t.turns if isinstance(turn.action, Search) for query in turn.action.queries]
+        for t in trajectories
+    ]
     logprobs = [logprob for turn in turns for logprob in turn.policy.logprobs]
     for name in live[0].reward.parts:
         metrics[f"reward/{name}"] = fmean(rollout.reward.parts[name] for rollout in live)

@@ -77,7 +77,7 @@ class _LiveGroups(ReplayBuffer):
                 self._num_episodes,
                 step=self._step,
                 max_share=settings["max_void_share"],
-                url=settings["retriever_url"],
+                why=f"; are the retrievers up and fast enough: {settings['retrievers']}?",
             )
         if num_informative < wanted and self._num_groups >= wanted * settings["max_generation_batches"]:
             raise TrainingError(

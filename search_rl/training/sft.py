@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from search_rl import records
-from search_rl.agent.protocols import protocol_named
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import load_codec
 from search_rl.config import Config
 from search_rl.datasets.questions import read_questions
@@ -22,6 +22,7 @@ from search_rl.errors import DataError, TrainingError
 from search_rl.search import SearchClient
 from search_rl.training.algorithm_overrides import EXTERNAL_LIB
 from search_rl.training.demonstrations import choose_rows, demonstrate
+from search_rl.training.exports import cast_weights
 from search_rl.training.launch import environment, first_error
 from search_rl.training.overrides import limits_of
 from search_rl.types import Rollout
@@ -50,6 +51,7 @@ def warm_up(config: Config, out: Path, *, on_step: Callable[[dict[str, Any]], No
     trained = out / "checkpoints" / f"global_step_{num_steps}" / "huggingface"
     export = out / "export"
     shutil.move(trained, export)
+    cast_weights(export)
     shutil.rmtree(out / "checkpoints")
     return export
 
@@ -64,18 +66,15 @@ async def _demonstrations(config: Config) -> list[Rollout]:
         seed=config.run.seed,
     )
     retriever = config.retriever
-    async with SearchClient(
-        retriever.url,
-        timeout_seconds=retriever.timeout_seconds,
-        max_attempts=retriever.max_attempts,
-        token_file=retriever.token_file,
-    ) as client:
+    codec = load_codec(config.model.path)
+    protocol = protocol_for(codec, **config.agent.conversation)
+    async with SearchClient(**retriever.client_options) as client:
         await client.check()
         return await demonstrate(
             chosen,
             searcher=client,
-            codec=load_codec(config.model.path),
-            protocol=protocol_named(config.agent.prompt),
+            codec=codec,
+            protocol=protocol,
             limits=limits_of(config.agent, retriever.top_k),
         )
 
@@ -114,6 +113,8 @@ def sft_overrides(config: Config, demonstrations: Path, out: Path, num_steps: in
         f"trainer.device={'cpu' if on_cpu else 'cuda'}",
         f"trainer.nnodes={config.hardware.nodes}",
         f"trainer.n_gpus_per_node={config.hardware.gpus_per_node}",
+        f"hydra.run.dir={json.dumps(str(out.resolve()))}",
+        "hydra.job.chdir=False",
     ]
 
 

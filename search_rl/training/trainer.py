@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from search_rl.records import row_to_record
+from search_rl.errors import RetrieverOutage, TrainingError
 from search_rl.training import monitor
 from search_rl.training.agent_loop import SETTINGS_KEY
 from search_rl.training.checks import (
@@ -29,9 +31,10 @@ from search_rl.training.checks import (
     check_void_share,
 )
 from search_rl.training.engines import CriticWorker
+from search_rl.training.exports import cast_weights
 from search_rl.training.metrics import rollout_metrics
 from search_rl.training.run_folder import RunFolder
-from search_rl.types import Rollout
+from search_rl.training.step_episodes import StepEpisodes, step_episodes
 
 UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
@@ -45,6 +48,9 @@ class SearchSteps(PPOTrainer):
 
     mode = "sync"
 
+    global_steps: int
+    train_dataloader: Any
+
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode
@@ -52,7 +58,9 @@ class SearchSteps(PPOTrainer):
         self._settings = config.actor_rollout_ref.rollout.custom[SETTINGS_KEY]
         self._folder = RunFolder(Path(self._settings["run_folder"]))
         self._is_checked = False
-        self._rollouts: list[Rollout] = []
+        self._episodes = StepEpisodes(())
+        self._first_step = 1
+        self._data_position: dict[str, Any] = {}
 
     def on_init_end(self) -> None:
         """The rollout engine gets its first weights; a failure in there hangs, so this is watched."""
@@ -64,12 +72,19 @@ class SearchSteps(PPOTrainer):
         """Metrics go to one file that a resumed run appends to; verl's own file tracker would empty it."""
         super().on_train_begin()
         self.logger.logger["run_folder"] = self._folder.metrics_log(self.global_steps)
+        self._first_step = self.global_steps
 
     def on_step_begin(self) -> None:
         """A step begins with rollouts."""
         super().on_step_begin()
-        self._rollouts = []
+        self._episodes = StepEpisodes(())
         monitor.beat("rollout")
+
+    def prepare_step(self) -> dict[str, Any]:
+        """The step's questions go out; where they were taken from is kept, for a step that may never be finished."""
+        self._data_position = self.train_dataloader.state_dict()
+        prepared: dict[str, Any] = super().prepare_step()
+        return prepared
 
     def on_sample_end(self) -> None:
         """Rollouts are done."""
@@ -87,16 +102,45 @@ class SearchSteps(PPOTrainer):
         if self.use_critic:
             self.role_worker_mapping[Role.Critic] = ray.remote(CriticWorker)
 
+    def _balance_batch(self, batch: KVBatchMeta, *arguments: Any, **options: Any) -> KVBatchMeta:
+        """Only live episodes go on: no estimator, loss or denominator of verl's ever sees a void one (invariant 7)."""
+        found = self._read_episodes(batch)
+        self._episodes += found
+        self._check_episodes()
+        is_void = [rollout.is_void for rollout in found.rollouts]
+        void_keys = [key for key, void in zip(batch.keys, is_void, strict=True) if void]
+        if void_keys:
+            tq.kv_clear(keys=void_keys, partition_id=batch.partition_id)
+            batch = batch.select_keys([key for key in batch.keys if key not in set(void_keys)])
+        return super()._balance_batch(batch, *arguments, **options)
+
+    def _check_episodes(self) -> None:
+        """Raises RetrieverOutage or TrainingError for a step that must not be trained on; nothing done so far is lost
+        then."""
+        step, settings = self.global_steps, self._settings
+        try:
+            if self._episodes.lost:
+                limit_seconds = settings["retriever"]["outage_limit_seconds"]
+                raise RetrieverOutage(f"{self._episodes.lost}: waited retriever.outage_limit_seconds={limit_seconds:g}")
+            check_void_share(self._episodes.rollouts, step=step, max_share=settings["max_void_share"])
+        except (RetrieverOutage, TrainingError) as error:
+            self._folder.write_rollouts(step, self._episodes.rollouts)
+            self._save_finished_steps()
+            last = self._folder.last_step
+            way_on = "no step was finished" if last is None else f"step {last} is saved, go on with --resume"
+            raise type(error)(f"{error}; {way_on}") from error
+
+    def _save_finished_steps(self) -> None:
+        """A checkpoint of the state after the last finished step, while the next one is under way."""
+        finished = self.global_steps - 1
+        if finished < self._first_step or finished == self._folder.last_step:
+            return
+        self.global_steps = finished
+        self.train_dataloader = _Position(self._data_position)
+        self._save_checkpoint()
+
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         settings = self._settings
-        rollouts = self._read_rollouts(batch)
-        self._rollouts += rollouts
-        check_void_share(
-            rollouts,
-            step=self.global_steps,
-            max_share=settings["max_void_share"],
-            url=settings["retriever"]["url"],
-        )
         if self._is_checked:
             return super()._compute_old_log_prob(batch, metrics)
         correction = self.config.algorithm.rollout_correction
@@ -110,15 +154,9 @@ class SearchSteps(PPOTrainer):
             self._is_checked = True
         return batch
 
-    def _read_rollouts(self, batch: KVBatchMeta) -> list[Rollout]:
+    def _read_episodes(self, batch: KVBatchMeta) -> StepEpisodes:
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["extra_fields"])
-        fields = data.pop("extra_fields").tolist()
-        real = [not tag.get("is_padding", False) for tag in batch.tags]
-        return [
-            row_to_record(orjson.loads(row["rollout"])).rollout
-            for row, is_real in zip(fields, real, strict=True)
-            if is_real
-        ]
+        return step_episodes(data.pop("extra_fields").tolist())
 
     def _measure_agreement(self, batch: KVBatchMeta) -> Agreement | None:
         """Over the episodes that the current weights sampled from end to end; None where there are none."""
@@ -161,7 +199,7 @@ class SearchSteps(PPOTrainer):
     def _note_skipped(self, role: str, what: str, num_rows: int, metrics: dict[str, Any]) -> None:
         """Count the updates that our engine skipped, and stop when there are too many in a row."""
         actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
-        num_updates = num_rows // (actor.ppo_mini_batch_size * rollout.n)
+        num_updates = math.ceil(num_rows / (actor.ppo_mini_batch_size * rollout.n))
         metrics[f"{role}/skipped_updates_total"] = round(metrics.pop(f"{role}/skipped_share") * num_updates)
         check_skipped_updates(
             int(metrics[f"{role}/max_skipped_in_a_row"]), what=what, limit=self._settings["max_skipped_updates"]
@@ -171,8 +209,8 @@ class SearchSteps(PPOTrainer):
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **where: Any
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **where)
-        metrics.update(rollout_metrics(self._rollouts))
-        self._folder.write_rollouts(self.global_steps, self._rollouts)
+        metrics.update(rollout_metrics(self._episodes.rollouts) | self._episodes.metrics)
+        self._folder.write_rollouts(self.global_steps, self._episodes.rollouts)
         monitor.report({"step": self.global_steps, **_plain(metrics)})
 
     def _save_checkpoint(self) -> None:
@@ -184,6 +222,7 @@ class SearchSteps(PPOTrainer):
         except BaseException:
             shutil.rmtree(self._folder.checkpoint(self.global_steps), ignore_errors=True)
             raise
+        cast_weights(self._folder.model(self.global_steps))
         self._folder.note_checkpoint(self.global_steps)
 
 
@@ -201,6 +240,17 @@ class SearchTrainerSeparateAsync(SearchSteps, PPOTrainerSeparateAsync):
     """`trainer.mode: separate_async`."""
 
     mode = "separate_async"
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """A place in the data, where verl's checkpoint asks the loader for one."""
+
+    state: dict[str, Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place."""
+        return self.state
 
 
 def _plain(metrics: dict[str, Any]) -> dict[str, Any]:

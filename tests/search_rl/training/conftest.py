@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -17,6 +20,8 @@ import psutil
 import pytest
 
 from search_rl import records
+from search_rl.agent.protocols import PROTOCOLS
+from search_rl.codec import load_codec
 from search_rl.datasets.questions import QuestionRow, write_questions
 from search_rl.models import export_tiny
 from search_rl.training.run_folder import RunFolder
@@ -50,13 +55,29 @@ class Workspace:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of ours to its end."""
         return subprocess.run(
-            _search_rl(*arguments), capture_output=True, text=True, timeout=START_SECONDS, check=False
+            _search_rl(*arguments),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
         )
+
+    @contextmanager
+    def serving(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
+        """A service over the index of the workspace, healthy, and gone at the end."""
+        command = _search_rl("serve", "--index", str(self.folder / "index"), "--port", str(port))
+        with subprocess.Popen(command) as service:
+            try:
+                _await(lambda: _is_healthy(f"http://127.0.0.1:{port}"), START_SECONDS, "the service is healthy")
+                yield service
+            finally:
+                service.kill()
 
     def start_training(self, *arguments: str) -> subprocess.Popen[str]:
         """`search-rl train` in a session of its own."""
         command = _search_rl("train", str(self.config), "--set", f"run.name={self.name}", *arguments)
-        return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=self.folder, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
     def await_in(
         self, process: subprocess.Popen[str], condition: Callable[[], bool], what: str
@@ -69,6 +90,13 @@ class Workspace:
 
         _await(holds, START_SECONDS + 2 * STEP_SECONDS, what)
         return psutil.Process(process.pid).children(recursive=True)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _search_rl(*arguments: str) -> list[str]:
@@ -123,7 +151,7 @@ agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 2
 rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16,
           gpu_memory_share: 0.2}}
 algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
-optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-3}}
+optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-2}}
 trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console]}}
 hardware: {{platform: cpu, gpus_per_node: 1}}
 sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}
@@ -137,19 +165,35 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("whole")
     export_tiny(folder / "tiny")
     _write_data(folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    workspace = Workspace(folder, _write_config(folder, url))
+    port = free_port()
+    workspace = Workspace(folder, _write_config(folder, f"http://127.0.0.1:{port}"))
     built = workspace.run("index", "build", "--corpus", str(folder / "corpus.jsonl"), "--out", str(folder / "index"))
     assert built.returncode == 0, built.stderr
-    with subprocess.Popen(_search_rl("serve", "--index", str(folder / "index"), "--port", str(port))) as service:
-        try:
-            _await(lambda: _is_healthy(url), START_SECONDS, "the service is healthy")
-            yield workspace
-        finally:
-            service.terminate()
+    with workspace.serving(port):
+        yield workspace
+
+
+@pytest.fixture(scope="session")
+def searching_model(workspace: Workspace) -> Path:
+    """A checkpoint that searches in its first turn, whatever is asked: what it says next depends on the last token."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    source, out = workspace.folder / "tiny", workspace.folder / "searching"
+    shutil.copytree(source, out)
+    codec, question = load_codec(source), Question("1", "?", (), "toy")
+    chain = [PROTOCOLS["short"].prompt_ids(codec, question)[-1], *codec.encode("<search>the capital</search>")]
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source, tie_word_embeddings=False))
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.lm_head.weight.zero_()
+        for last, following in dict(pairwise(chain)).items():
+            embedding = model.model.embed_tokens.weight[last]
+            model.lm_head.weight[following] += 3 * embedding / embedding.norm()
+    model.to(torch.bfloat16).save_pretrained(out)
+    return out
 
 
 @pytest.fixture(scope="session")

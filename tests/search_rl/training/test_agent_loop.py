@@ -27,7 +27,7 @@ def trajectory(num_policy_tokens: int, num_retrieved_tokens: int) -> Trajectory:
         Segment(Origin.POLICY, (1,) * (num_policy_tokens - 1), (-1.0,) * (num_policy_tokens - 1)),
         "",
         Search("q"),
-        Observation("o", SearchResult("q", ())),
+        Observation("o", (SearchResult("q", ()),)),
         Segment(Origin.ENVIRONMENT, (2,) * num_retrieved_tokens),
     )
     answered = Turn(Segment(Origin.POLICY, (1,), (-1.0,)), "", Answer("x"))

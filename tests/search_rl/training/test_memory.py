@@ -22,7 +22,8 @@ def test_update_that_does_not_fit_names_the_micro_batch() -> None:
     assert fault == "out of memory in stage 'update': lower optimizer.micro_batch_tokens=16384"
     fault = memory_fault(RAY, stage="log-probs", config=CPU)
     assert fault is not None
-    assert fault.endswith("micro_batch_tokens=2048, or set model.gradient_checkpointing: true")
+    tokens = CPU.optimizer.micro_batch_tokens
+    assert fault.endswith(f"micro_batch_tokens={tokens}, or set model.gradient_checkpointing: true")
 
 
 def test_real_allocation_failure_is_known() -> None:
