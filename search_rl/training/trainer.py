@@ -259,6 +259,7 @@ class _Position:
 
 
 def _plain(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Metrics as plain Python numbers."""
-    plain: dict[str, Any] = orjson.loads(orjson.dumps(metrics, option=orjson.OPT_SERIALIZE_NUMPY))
+    """Metrics as plain Python numbers; verl's counts by reward, for a table of its own, are left out."""
+    figures = {name: value for name, value in metrics.items() if not isinstance(value, dict)}
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(figures, option=orjson.OPT_SERIALIZE_NUMPY))
     return plain
