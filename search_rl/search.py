@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -109,6 +109,17 @@ class SearchClient:
         if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
             raise RetrieverError(f"the retriever at {self.url} is not ready yet: try again in a moment")
         self._parse(response, [], top_k=1)
+
+    async def info(self) -> Mapping[str, Any] | None:
+        """What the service says of its index, None where it says nothing: Search-R1's own has no `/info`. Asks once."""
+        try:
+            response = await self._client.get(f"{self.url}/info")
+            told = response.json() if response.status_code == httpx.codes.OK else None
+        except httpx.RequestError as error:
+            raise RetrieverError(f"{self.url}/info: {type(error).__name__} {error}".rstrip()) from error
+        except ValueError:
+            return None
+        return told if isinstance(told, Mapping) else None
 
     async def _send(self, batch: _Batch) -> dict[str, _Outcome]:
         """Wait for company, then ask."""

@@ -18,15 +18,22 @@ from search_rl.config import AgentSection, Config, RetrieverSection, load_config
 from search_rl.datasets.questions import read_questions
 from search_rl.engines.base import Engine, Sampling
 from search_rl.errors import ConfigError, DataError
-from search_rl.evaluation.report import Summary, kind_of, summarise, summary_to_json
+from search_rl.evaluation import protocol as protocols
+from search_rl.evaluation.audit.report import AUDIT
+from search_rl.evaluation.outcomes import kind_of, set_of
+from search_rl.evaluation.protocol import MeasuringProtocol, read_protocol
+from search_rl.evaluation.report import Summary
+from search_rl.evaluation.report_files import HTML as HTML
+from search_rl.evaluation.report_files import write_result
+from search_rl.evaluation.results import EPISODES as EPISODES
+from search_rl.evaluation.results import SUMMARY as SUMMARY
+from search_rl.evaluation.results import asked_keys
 from search_rl.evaluation.runner import Evaluation, evaluate, read_rollouts
 from search_rl.models import check_checkpoint
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
 from search_rl.search import SearchClient, Searcher
 from search_rl.types import Question, Rollout
 
-EPISODES = "episodes.jsonl"
-SUMMARY = "summary.json"
 SETTINGS = "settings.json"
 
 GREEDY = Sampling(temperature=0.0)
@@ -47,6 +54,7 @@ class Setup:
     concurrency: int = 64
     cache_gib: int | None = None
     profile: Profile = SEARCH_R1
+    sampling: Sampling = GREEDY
 
     @property
     def limits(self) -> Limits:
@@ -69,6 +77,7 @@ class Setup:
             "served_model": self.served_model,
             "prompt": self.agent.prompt,
             "profile": self.profile.name,
+            **({} if self.sampling == GREEDY else {"sampling": asdict(self.sampling)}),
             **asdict(self.limits),
         }
 
@@ -95,6 +104,7 @@ def setup_from(
     served_model: str | None = None,
     concurrency: int = 64,
     profile: str = SEARCH_R1.name,
+    sampling: Sampling = GREEDY,
 ) -> Setup:
     """The setup of a config (the defaults without one) with the given options on top. Raises ConfigError."""
     model = model or (config.model.path if config else None)
@@ -113,7 +123,19 @@ def setup_from(
         concurrency=concurrency,
         cache_gib=config.hardware.kv_cache_gib if config and config.hardware.platform == "cpu" else None,
         profile=profile_named(profile),
+        sampling=sampling,
     )
+
+
+def sampling_of(temperature: float, seed: int | None) -> Sampling:
+    """Greedy at temperature 0, else sampled with a seed. Raises ConfigError for a seed that nothing would be drawn
+    with.
+    """
+    if temperature == 0.0:
+        if seed is not None:
+            raise ConfigError(f"--seed {seed} changes nothing at temperature 0: give --temperature too")
+        return GREEDY
+    return Sampling(temperature=temperature, seed=seed or 0)
 
 
 def read_config(path: Path | None, overrides: Sequence[str]) -> Config | None:
@@ -142,14 +164,17 @@ def read_question_files(
 
 
 def balanced(questions: tuple[Question, ...], limit: int | None) -> tuple[Question, ...]:
-    """At most `limit` of the questions in their order: the first ones of each kind, as many of each as there can be."""
+    """At most `limit` of the questions in their order: the first ones of each kind in each data set, as many of each as
+    there can be.
+    """
     if limit is None or limit >= len(questions):
         return questions
-    seen: Counter[str] = Counter()
+    seen: Counter[tuple[str, str]] = Counter()
     rounds = []
     for position, question in enumerate(questions):
-        rounds.append((seen[kind_of(question)], position))
-        seen[kind_of(question)] += 1
+        part = set_of(question), kind_of(question)
+        rounds.append((seen[part], position))
+        seen[part] += 1
     return tuple(questions[position] for position in sorted(position for _, position in sorted(rounds)[:limit]))
 
 
@@ -190,6 +215,8 @@ async def run_evaluation(
     """
     _claim(out, setup, is_resumed=is_resumed)
     async with open_parts(setup) as parts:
+        protocol = await measuring_protocol(setup, parts, questions)
+        _claim_protocol(out, protocol)
         evaluation = await evaluate(
             questions,
             engine=parts.engine,
@@ -202,9 +229,50 @@ async def run_evaluation(
             on_done=on_done,
             profile=setup.profile,
         )
-    summary = summarise(evaluation)
-    (out / SUMMARY).write_text(json.dumps(summary_to_json(summary), indent=2) + "\n", encoding="utf-8")
-    return summary
+    return write_result(out, evaluation, protocol)
+
+
+async def measuring_protocol(setup: Setup, parts: Parts, questions: Sequence[Question]) -> MeasuringProtocol:
+    """How these questions are about to be asked. Raises RetrieverError when the retriever cannot say what it finds."""
+    info = await parts.searcher.info() if isinstance(parts.searcher, SearchClient) else None
+    served = {"served": await protocols.served_version(setup.endpoint)} if setup.endpoint else {}
+    return MeasuringProtocol(
+        system={
+            "model": setup.settings["model"],
+            "weights_sha256": None if setup.endpoint else protocols.weights_sha256(setup.model),
+            "endpoint": setup.endpoint,
+            "served_model": setup.served_model,
+        },
+        rules={
+            "prompt": protocols.prompt_rules(parts.protocol, parts.codec),
+            "limits": asdict(setup.limits),
+            "sampling": asdict(setup.sampling),
+            "scorer": protocols.scorer_rules(setup.profile),
+            "datasets": protocols.dataset_rules(questions),
+            "retriever": await protocols.retriever_rules(
+                parts.searcher, questions, top_k=setup.limits.top_k, info=info
+            ),
+            "versions": {**protocols.installed_versions(is_engine_here=setup.endpoint is None), **served},
+        },
+        circumstances=protocols.circumstances(concurrency=setup.concurrency, retriever=setup.retriever.url),
+    )
+
+
+def _claim_protocol(out: Path, protocol: MeasuringProtocol) -> None:
+    """Write it down; where the folder has one, its episodes must have been measured alike. The questions may be more
+    or fewer.
+    """
+    stored = read_protocol(out)
+    if stored is not None:
+        unlike = [found for found in stored.differences(protocol) if not found.name.startswith("datasets.")]
+        unlike += [
+            protocols.Difference(name, stored.system.get(name), value)
+            for name, value in protocol.system.items()
+            if stored.system.get(name) != value
+        ]
+        if unlike:
+            raise ConfigError(f"cannot resume {out}: its {unlike[0]}; give another --out")
+    protocol.write(out)
 
 
 def load_evaluation(folder: Path) -> Evaluation:
@@ -212,10 +280,12 @@ def load_evaluation(folder: Path) -> Evaluation:
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         rollouts = read_rollouts(folder / EPISODES)
+        asked = asked_keys(folder) or list(rollouts)
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise DataError(f"{folder} holds no finished evaluation: {error}") from error
     profile = profile_named(summary.get("profile", SEARCH_R1.name))
-    return Evaluation(tuple(rollouts.values()), seconds=summary["seconds"], profile=profile)
+    found = tuple(rollouts[key] for key in asked if key in rollouts)
+    return Evaluation(found, seconds=summary["seconds"], profile=profile)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -227,13 +297,13 @@ def _engine(setup: Setup) -> Any:
     if setup.endpoint:
         from search_rl.engines.http_engine import HttpEngine
 
-        return HttpEngine(setup.endpoint, setup.served_model or setup.model, GREEDY)
+        return HttpEngine(setup.endpoint, setup.served_model or setup.model, setup.sampling)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from search_rl.engines.vllm_engine import VllmEngine
 
     return VllmEngine.open(
         setup.model,
-        GREEDY,
+        setup.sampling,
         max_model_tokens=setup.limits.max_context_tokens,
         max_concurrent_requests=setup.concurrency,
         cache_bytes=setup.cache_gib * 1024**3 if setup.cache_gib else None,
@@ -249,7 +319,8 @@ def _claim(out: Path, setup: Setup, *, is_resumed: bool) -> None:
         return
     if not is_resumed:
         raise ConfigError(f"{out} holds an evaluation already: --resume goes on with it, or give another --out")
-    (out / SUMMARY).unlink(missing_ok=True)
+    for name in (SUMMARY, AUDIT):
+        (out / name).unlink(missing_ok=True)
     stored = {"profile": SEARCH_R1.name, **json.loads(settings_path.read_text(encoding="utf-8"))}
     for name, value in setup.settings.items():
         if stored.get(name) != value:
