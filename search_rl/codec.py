@@ -18,6 +18,11 @@ Message = Mapping[str, str]
 class Codec(Protocol):
     """Text to token ids and back."""
 
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The special tokens as `decode` spells them: no model means one as part of its answer."""
+        ...
+
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of `text` alone: no special token is added, and none that the text spells is recognised."""
         ...
@@ -36,6 +41,11 @@ class TransformersCodec:
     """A codec over a transformers tokenizer; one without a chat template gets the bare message texts."""
 
     tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """See `Codec.special_texts`."""
+        return tuple(self.tokenizer.all_special_tokens)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See `Codec.encode`: a passage that spells an end-of-turn token stays plain text."""

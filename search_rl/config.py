@@ -158,12 +158,14 @@ class SftSection(Section):
 class EvalSection(Section):
     """Greedy evaluation; `questions` bounds the number of rows for quick runs, None is all.
 
-    The demo asks the untrained model `before_questions`, or as many as the others where that is None.
+    `corpus` is for systems that take passages from it: `oracle` and `random`. The demo asks the untrained model
+    `before_questions`, or as many as the others where that is None.
     """
 
     test: tuple[Path, ...] = ()
     questions: PositiveInt | None = None
     before_questions: PositiveInt | None = None
+    corpus: Path | None = None
 
 
 class Config(Section):

@@ -57,12 +57,15 @@ class Record:
 
 def append(path: Path, rollouts: Iterable[Rollout], metadata: Mapping[str, Any] | None = None) -> None:
     """Add a row for each rollout to the file, which is made when there is none. `metadata` must be JSON."""
-    rows = (rollout_to_row(rollout, metadata or {}) for rollout in rollouts)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if path.exists():
-        _close_last_row(path)
-    with path.open("a", encoding="ascii") as file:
-        file.write(text)
+    content = b"".join(encode_row(rollout_to_row(rollout, metadata or {})) for rollout in rollouts)
+    close_last_row(path)
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def encode_row(row: Row) -> bytes:
+    """The line of a row, in ASCII: a text that is no valid Unicode has a form there too."""
+    return json.dumps(row).encode("ascii") + b"\n"
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -70,21 +73,28 @@ def read(path: Path) -> Iterator[Record]:
 
     Raises DataError that names file and line for a row that cannot be read or is of another version.
     """
+    return (record for _, record in read_with_offsets(path))
+
+
+def read_with_offsets(path: Path) -> Iterator[tuple[int, Record]]:
+    """Like `read`, each record with the byte at which its line begins."""
+    offset_bytes = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield row_to_record(json.loads(line))
+                yield offset_bytes, row_to_record(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if not line.endswith(b"\n") and isinstance(error, ValueError):
                     _logger.warning("%s: line %d was cut short and is left out", path, number)
                     return
                 raise DataError(f"{path}:{number}: not a rollout: {_reason(error)}") from error
+            offset_bytes += len(line)
 
 
 def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
     """The JSON form of a rollout."""
     trajectory = rollout.trajectory
-    return {
+    row: Row = {
         "version": VERSION,
         "metadata": dict(metadata),
         "group_id": rollout.group_id,
@@ -94,6 +104,9 @@ def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
         "prompt_ids": trajectory.prompt.token_ids,
         "turns": [_turn_to_row(turn) for turn in trajectory.turns],
     }
+    if trajectory.given is not None:
+        row |= {"given": asdict(trajectory.given), "given_seconds": trajectory.given_seconds}
+    return row
 
 
 def row_to_record(row: Row) -> Record:
@@ -110,6 +123,8 @@ def row_to_record(row: Row) -> Record:
         Segment(Origin.PROMPT, tuple(row["prompt_ids"])),
         tuple(_turn_from_row(turn) for turn in row["turns"]),
         StopReason(row["stop_reason"]),
+        given=_result_from_row(row["given"]) if "given" in row else None,
+        given_seconds=row.get("given_seconds", 0.0),
     )
     return Record(Rollout(trajectory, Reward(**row["reward"]), row["group_id"]), row["metadata"])
 
@@ -159,11 +174,13 @@ def _result_from_row(row: Row) -> SearchResult:
     return SearchResult(row["query"], tuple(passages))
 
 
-def _close_last_row(path: Path) -> None:
-    """Make the file end after a whole row, so that the next one does not grow onto it.
+def close_last_row(path: Path) -> None:
+    """Make the file, if there is one, end after a whole row, so that the next one does not grow onto it.
 
     A file that does is not read, so that many appends cost no more than their rows.
     """
+    if not path.exists():
+        return
     with path.open("rb+") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return

@@ -77,13 +77,14 @@ def audit(
     from search_rl.datasets.questions import read_questions
     from search_rl.evaluation.audit import report as audits
     from search_rl.evaluation.report_files import write_report
+    from search_rl.evaluation.result_folder import AUDIT
     from search_rl.evaluation.results import load_result
     from search_rl.viewer.progress import wide_console
 
     questions = [question for path in train for question in read_questions(path).questions] if train else None
     found = audits.audit_folder(folder, train=questions, closed_book=load_result(direct) if direct else None)
     document = json.dumps(audits.audit_to_json(found), indent=2)
-    (folder / audits.AUDIT).write_text(document + "\n", encoding="utf-8")
+    (folder / AUDIT).write_text(document + "\n", encoding="utf-8")
     result = load_result(folder)
     write_report(result, result.summary())
     if as_json:

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from search_rl.agent.episode import Limits
-from search_rl.agent.protocols import TagProtocol, protocol_named
+from search_rl.agent.protocols import protocol_named
 from search_rl.codec import Codec, load_codec
 from search_rl.config import AgentSection, Config, RetrieverSection, load_config
 from search_rl.datasets.questions import read_questions
 from search_rl.engines.base import Engine, Sampling
-from search_rl.errors import ConfigError, DataError
-from search_rl.evaluation import protocol as protocols
-from search_rl.evaluation.audit.report import AUDIT
+from search_rl.engines.endpoint import Endpoint
+from search_rl.engines.served import APIS, Api, served_api, served_engine
+from search_rl.errors import ConfigError, DataError, unknown_name
 from search_rl.evaluation.outcomes import kind_of, set_of
-from search_rl.evaluation.protocol import MeasuringProtocol, read_protocol
-from search_rl.evaluation.report import Summary
-from search_rl.evaluation.report_files import HTML as HTML
-from search_rl.evaluation.report_files import write_result
-from search_rl.evaluation.results import EPISODES as EPISODES
-from search_rl.evaluation.results import SUMMARY as SUMMARY
-from search_rl.evaluation.results import asked_keys
-from search_rl.evaluation.runner import Evaluation, evaluate, read_rollouts
+from search_rl.evaluation.systems import Parts
 from search_rl.models import check_checkpoint
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
-from search_rl.search import SearchClient, Searcher
-from search_rl.types import Question, Rollout
-
-SETTINGS = "settings.json"
+from search_rl.search import SearchClient
+from search_rl.types import Question
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -43,7 +33,8 @@ GREEDY = Sampling(temperature=0.0)
 class Setup:
     """Who is asked, under which rules, and who scores.
 
-    With an `endpoint` only the tokenizer of `model` is used here.
+    With an `endpoint` only the tokenizer of `model` is used here; `api` is how the endpoint is spoken to, None before
+    it was asked.
     """
 
     model: str
@@ -51,10 +42,17 @@ class Setup:
     agent: AgentSection
     endpoint: str | None = None
     served_model: str | None = None
+    api: Api | None = None
+    endpoint_token_file: Path | None = None
     concurrency: int = 64
     cache_gib: int | None = None
     profile: Profile = SEARCH_R1
     sampling: Sampling = GREEDY
+
+    @property
+    def model_name(self) -> str:
+        """The model as who serves it calls it."""
+        return self.served_model or self.model
 
     @property
     def limits(self) -> Limits:
@@ -68,30 +66,6 @@ class Setup:
         is_hub_id = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
         return self.endpoint is None and not is_hub_id
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What must be equal for two runs to be parts of one evaluation."""
-        return {
-            "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
-            "endpoint": self.endpoint,
-            "served_model": self.served_model,
-            "prompt": self.agent.prompt,
-            "profile": self.profile.name,
-            **({} if self.sampling == GREEDY else {"sampling": asdict(self.sampling)}),
-            **asdict(self.limits),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What `run_episode` needs, open and ready."""
-
-    engine: Engine
-    searcher: Searcher
-    codec: Codec
-    protocol: TagProtocol
-    limits: Limits
-
 
 def setup_from(
     config: Config | None,
@@ -102,6 +76,8 @@ def setup_from(
     prompt: str | None = None,
     endpoint: str | None = None,
     served_model: str | None = None,
+    api: str | None = None,
+    endpoint_token_file: Path | None = None,
     concurrency: int = 64,
     profile: str = SEARCH_R1.name,
     sampling: Sampling = GREEDY,
@@ -112,6 +88,8 @@ def setup_from(
         raise ConfigError("no model: give --model with a checkpoint folder, or --config")
     if served_model and not endpoint:
         raise ConfigError(f"--served-model {served_model} needs --endpoint, the URL of the server")
+    if api is not None and not endpoint:
+        raise ConfigError(f"--api {api} needs --endpoint, the URL of the server")
     retriever_section = config.retriever if config else RetrieverSection()
     agent_section = config.agent if config else AgentSection()
     return Setup(
@@ -120,6 +98,8 @@ def setup_from(
         agent=agent_section.model_copy(update={"prompt": protocol_named(prompt).name} if prompt else {}),
         endpoint=endpoint,
         served_model=served_model,
+        api=api_named(api) if api else None,
+        endpoint_token_file=endpoint_token_file,
         concurrency=concurrency,
         cache_gib=config.hardware.kv_cache_gib if config and config.hardware.platform == "cpu" else None,
         profile=profile_named(profile),
@@ -178,15 +158,33 @@ def balanced(questions: tuple[Question, ...], limit: int | None) -> tuple[Questi
     return tuple(questions[position] for position in sorted(position for _, position in sorted(rounds)[:limit]))
 
 
+def api_named(name: str) -> Api:
+    """The way to speak to an endpoint of that name. Raises ConfigError, which names the nearest one."""
+    for api in APIS:
+        if api == name:
+            return api
+    raise unknown_name("api", name, APIS)
+
+
+async def with_api(setup: Setup) -> Setup:
+    """The setup once its endpoint, if it has one, was asked how it answers. Raises EngineError or ModelError."""
+    if setup.endpoint is None or setup.api is not None:
+        return setup
+    codec = load_codec(setup.model)
+    async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file) as endpoint:
+        return replace(setup, api=await served_api(endpoint, setup.model_name, codec))
+
+
 @asynccontextmanager
-async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
+async def open_parts(setup: Setup, *, needs_service: bool = True) -> AsyncIterator[Parts]:
     """The parts, checked first: the checkpoint, then the retriever, then (slow) the engine.
 
-    Raises ModelError, RetrieverError, ConfigError or EngineError, each with one line.
+    Without `needs_service` the retriever may be away. Raises ModelError, RetrieverError, ConfigError or EngineError,
+    each with one line.
     """
-    limits = setup.limits
     if setup.needs_checkpoint:
         check_checkpoint(Path(setup.model))
+    setup = await with_api(setup)
     async with AsyncExitStack() as stack:
         client = SearchClient(
             setup.retriever.url,
@@ -195,135 +193,32 @@ async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
             token_file=setup.retriever.token_file,
         )
         searcher = await stack.enter_async_context(client)
-        await searcher.check()
-        codec = load_codec(setup.model)
-        engine = await stack.enter_async_context(_engine(setup))
-        yield Parts(engine, searcher, codec, protocol_named(setup.agent.prompt), limits)
-
-
-async def run_evaluation(
-    setup: Setup,
-    questions: Sequence[Question],
-    out: Path,
-    *,
-    is_resumed: bool,
-    on_done: Callable[[Rollout], None],
-) -> Summary:
-    """The summary, with every episode and the summary itself stored in the folder `out`.
-
-    Raises ConfigError for a folder that holds another evaluation, or this one while not `is_resumed`.
-    """
-    _claim(out, setup, is_resumed=is_resumed)
-    async with open_parts(setup) as parts:
-        protocol = await measuring_protocol(setup, parts, questions)
-        _claim_protocol(out, protocol)
-        evaluation = await evaluate(
-            questions,
-            engine=parts.engine,
-            searcher=parts.searcher,
-            codec=parts.codec,
-            protocol=parts.protocol,
-            limits=parts.limits,
-            concurrency=setup.concurrency,
-            out_path=out / EPISODES,
-            on_done=on_done,
-            profile=setup.profile,
-        )
-    return write_result(out, evaluation, protocol)
-
-
-async def measuring_protocol(setup: Setup, parts: Parts, questions: Sequence[Question]) -> MeasuringProtocol:
-    """How these questions are about to be asked. Raises RetrieverError when the retriever cannot say what it finds."""
-    info = await parts.searcher.info() if isinstance(parts.searcher, SearchClient) else None
-    served = {"served": await protocols.served_version(setup.endpoint)} if setup.endpoint else {}
-    return MeasuringProtocol(
-        system={
-            "model": setup.settings["model"],
-            "weights_sha256": None if setup.endpoint else protocols.weights_sha256(setup.model),
-            "endpoint": setup.endpoint,
-            "served_model": setup.served_model,
-        },
-        rules={
-            "prompt": protocols.prompt_rules(parts.protocol, parts.codec),
-            "limits": asdict(setup.limits),
-            "sampling": asdict(setup.sampling),
-            "scorer": protocols.scorer_rules(setup.profile),
-            "datasets": protocols.dataset_rules(questions),
-            "retriever": await protocols.retriever_rules(
-                parts.searcher, questions, top_k=setup.limits.top_k, info=info
-            ),
-            "versions": {**protocols.installed_versions(is_engine_here=setup.endpoint is None), **served},
-        },
-        circumstances=protocols.circumstances(concurrency=setup.concurrency, retriever=setup.retriever.url),
-    )
-
-
-def _claim_protocol(out: Path, protocol: MeasuringProtocol) -> None:
-    """Write it down; where the folder has one, its episodes must have been measured alike. The questions may be more
-    or fewer.
-    """
-    stored = read_protocol(out)
-    if stored is not None:
-        unlike = [found for found in stored.differences(protocol) if not found.name.startswith("datasets.")]
-        unlike += [
-            protocols.Difference(name, stored.system.get(name), value)
-            for name, value in protocol.system.items()
-            if stored.system.get(name) != value
-        ]
-        if unlike:
-            raise ConfigError(f"cannot resume {out}: its {unlike[0]}; give another --out")
-    protocol.write(out)
-
-
-def load_evaluation(folder: Path) -> Evaluation:
-    """The evaluation that `run_evaluation` stored in `folder`. Raises DataError where none is whole."""
-    try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        rollouts = read_rollouts(folder / EPISODES)
-        asked = asked_keys(folder) or list(rollouts)
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        raise DataError(f"{folder} holds no finished evaluation: {error}") from error
-    profile = profile_named(summary.get("profile", SEARCH_R1.name))
-    found = tuple(rollouts[key] for key in asked if key in rollouts)
-    return Evaluation(found, seconds=summary["seconds"], profile=profile)
+        if needs_service:
+            await searcher.check()
+        engine, codec = await stack.enter_async_context(_engine(setup, load_codec(setup.model)))
+        yield Parts(engine, searcher, codec, protocol_named(setup.agent.prompt), setup.limits)
 
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _engine(setup: Setup) -> Any:
-    """The engine as an async context manager."""
+@asynccontextmanager
+async def _engine(setup: Setup, codec: Codec) -> AsyncIterator[tuple[Engine, Codec]]:
+    """The engine, and the codec that its ids need."""
     if setup.endpoint:
-        from search_rl.engines.http_engine import HttpEngine
-
-        return HttpEngine(setup.endpoint, setup.served_model or setup.model, setup.sampling)
+        assert setup.api is not None
+        async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file) as endpoint:
+            yield served_engine(setup.api, endpoint, setup.model_name, setup.sampling, codec)
+        return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from search_rl.engines.vllm_engine import VllmEngine
 
-    return VllmEngine.open(
+    async with VllmEngine.open(
         setup.model,
         setup.sampling,
         max_model_tokens=setup.limits.max_context_tokens,
         max_concurrent_requests=setup.concurrency,
         cache_bytes=setup.cache_gib * 1024**3 if setup.cache_gib else None,
-    )
-
-
-def _claim(out: Path, setup: Setup, *, is_resumed: bool) -> None:
-    """Make the folder this evaluation's own."""
-    settings_path = out / SETTINGS
-    if not settings_path.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        settings_path.write_text(json.dumps(setup.settings, indent=2) + "\n", encoding="utf-8")
-        return
-    if not is_resumed:
-        raise ConfigError(f"{out} holds an evaluation already: --resume goes on with it, or give another --out")
-    for name in (SUMMARY, AUDIT):
-        (out / name).unlink(missing_ok=True)
-    stored = {"profile": SEARCH_R1.name, **json.loads(settings_path.read_text(encoding="utf-8"))}
-    for name, value in setup.settings.items():
-        if stored.get(name) != value:
-            raise ConfigError(
-                f"cannot resume {out}: its {name} is {stored.get(name)!r}, now it is {value!r}; give another --out"
-            )
+    ) as engine:
+        yield engine, codec

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from search_rl import rewards
+from search_rl.evaluation.retrieval_figures import open_answers
 from search_rl.evaluation.runner import is_failed
 from search_rl.profiles import Metric, Profile, Scores
 from search_rl.types import Question, Search, StopReason, Trajectory
 
 ALL = "all"
 _KIND_ORDER = ("one_hop", "two_hop", "comparison")
-_CLOSED_ANSWERS = ("yes", "no")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One question's result; a failed one has no answer and scores 0.
 
-    `queries` are those asked, answered or not. `evidence_found` is the share of the evidence passages that were read,
+    `queries` are those asked, answered or not; the one whose passages the prompt holds is the first. `evidence_found` is the share of the evidence passages that were read,
     None where the question names none. `is_answer_read` says whether an accepted answer stood in a passage that was
     read, None where all accepted ones are yes or no.
     """
@@ -45,16 +47,16 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """Outcomes by the name of their row: `strata` are what averages are over, `kinds` finer rows below some of them."""
+class Groups(Generic[T]):
+    """Items by the name of their row: `strata` are what averages are over, `kinds` finer rows below some of them."""
 
-    strata: Mapping[str, Sequence[Outcome]]
-    kinds: Mapping[str, Mapping[str, Sequence[Outcome]]]
+    strata: Mapping[str, Sequence[T]]
+    kinds: Mapping[str, Mapping[str, Sequence[T]]]
 
     @property
-    def rows(self) -> dict[str, Sequence[Outcome]]:
+    def rows(self) -> dict[str, Sequence[T]]:
         """Everything under ALL, then each stratum with its kinds behind it."""
-        rows: dict[str, Sequence[Outcome]] = {ALL: [it for members in self.strata.values() for it in members]}
+        rows: dict[str, Sequence[T]] = {ALL: [it for members in self.strata.values() for it in members]}
         for name, members in self.strata.items():
             rows[name] = members
             rows |= {f"{name}: {kind}": found for kind, found in self.kinds.get(name, {}).items()}
@@ -65,12 +67,13 @@ def outcome_of(trajectory: Trajectory, profile: Profile) -> Outcome:
     """The outcome of an episode as the profile scores it."""
     question = trajectory.question
     actions = [turn.action for turn in trajectory.turns]
+    given_queries = [trajectory.given.query] if trajectory.given is not None and trajectory.given.query else []
     return Outcome(
         question=question,
         answer=trajectory.answer,
         scores=profile.scores(trajectory.answer, question.golden_answers),
         stop_reason=trajectory.stop_reason,
-        queries=tuple(action.query for action in actions if isinstance(action, Search)),
+        queries=(*given_queries, *(action.query for action in actions if isinstance(action, Search))),
         num_searches=trajectory.num_searches,
         is_well_formed=bool(rewards.format(trajectory)),
         is_failed=is_failed(trajectory),
@@ -78,7 +81,8 @@ def outcome_of(trajectory: Trajectory, profile: Profile) -> Outcome:
         is_answer_read=_is_answer_read(trajectory, profile),
         policy_tokens=sum(len(segment.token_ids) for segment in trajectory.segments if segment.is_policy),
         sequence_tokens=len(trajectory.prompt.token_ids) + len(trajectory.response_ids),
-        episode_seconds=sum(turn.generate_seconds + turn.search_seconds for turn in trajectory.turns),
+        episode_seconds=trajectory.given_seconds
+        + sum(turn.generate_seconds + turn.search_seconds for turn in trajectory.turns),
     )
 
 
@@ -92,12 +96,17 @@ def kind_of(question: Question) -> str:
     return _row_name(question.kind) if question.kind else set_of(question)
 
 
-def group(outcomes: Iterable[Outcome]) -> Groups:
-    """The outcomes of one data set by kind, easiest first and unknown ones by name; those of several by data set, and
+def group(outcomes: Iterable[Outcome]) -> Groups[Outcome]:
+    """See `group_by`."""
+    return group_by(outcomes, lambda outcome: outcome.question)
+
+
+def group_by(items: Iterable[T], question_of: Callable[[T], Question]) -> Groups[T]:
+    """The items of one data set by kind, easiest first and unknown ones by name; those of several by data set, and
     below it by kind where it has more than one.
     """
-    by_set = _by_name((set_of(outcome.question), outcome) for outcome in outcomes)
-    kinds = {name: _by_name((kind_of(it.question), it) for it in members) for name, members in by_set.items()}
+    by_set = _by_name((set_of(question_of(item)), item) for item in items)
+    kinds = {name: _by_name((kind_of(question_of(it)), it) for it in members) for name, members in by_set.items()}
     if len(by_set) == 1:
         return Groups(next(iter(kinds.values())), {})
     return Groups(by_set, {name: members for name, members in kinds.items() if len(members) > 1})
@@ -134,22 +143,17 @@ def _row_name(name: str) -> str:
     return f"{name} (set)" if name == ALL else name
 
 
-def _by_name(named: Iterable[tuple[str, Outcome]]) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
-    for name, outcome in named:
-        found.setdefault(name, []).append(outcome)
+def _by_name(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = {}
+    for name, item in named:
+        found.setdefault(name, []).append(item)
     known = [kind for kind in _KIND_ORDER if kind in found]
     return {name: found[name] for name in known + sorted(found.keys() - set(_KIND_ORDER))}
 
 
 def _is_answer_read(trajectory: Trajectory, profile: Profile) -> bool | None:
-    golds = [gold for gold in trajectory.question.golden_answers if not is_closed_answer(gold)]
+    golds = open_answers(trajectory.question)
     if not golds:
         return None
-    texts = (f"{hit.passage.title}\n{hit.passage.text}" for result in trajectory.results for hit in result.passages)
+    texts = (f"{passage.title}\n{passage.text}" for passage in trajectory.passages_read)
     return any(profile.token_cover_exact_match(text, golds) == 1.0 for text in texts)
-
-
-def is_closed_answer(text: str) -> bool:
-    """True for yes and no, which stand in any passage."""
-    return text.strip().rstrip(".").lower() in _CLOSED_ANSWERS

@@ -9,29 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_rl.evaluation import breakdowns
-from search_rl.evaluation.audit.report import AUDIT
 from search_rl.evaluation.outcomes import ALL, Outcome
+from search_rl.evaluation.page_tables import Cells, PageTable, stored_tables
 from search_rl.evaluation.plots import count_bars, interval_bars
 from search_rl.evaluation.protocol import flat
-from search_rl.evaluation.report import APART, KindSummary, Summary, metric_name
+from search_rl.evaluation.report import KindSummary, Summary, is_apart, metric_name
 from search_rl.evaluation.results import Result
 from search_rl.evaluation.statistics import Interval
 
 NUM_FAILED_SHOWN = 50
 NUM_WRONG_SHOWN = 20
 NUM_RIGHT_SHOWN = 10
-
-Cells = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PageTable:
-    """A table of texts; the first column names the rows."""
-
-    title: str
-    headings: Cells
-    rows: tuple[Cells, ...]
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +56,16 @@ def page_of(result: Result, summary: Summary) -> Page:
         "accepted answer in a passage that was read": breakdowns.by_answer_read(outcomes, metric),
     }
     tables = (
-        _figures("Data sets and kinds", {name: row for name, row in summary.kinds.items() if not _is_apart(name)}),
+        _figures("Data sets and kinds", {name: row for name, row in summary.kinds.items() if not is_apart(name)}),
         _figures(
             "Apart",
-            {name: row for name, row in summary.kinds.items() if _is_apart(name)},
+            {name: row for name, row in summary.kinds.items() if is_apart(name)},
             note="Too small to rank on.",
         ),
         _averages(summary),
         _stop_reasons(summary),
         *(_intervals(f"{metric_name(metric).capitalize()} by {name}", part) for name, part in parts.items()),
-        _audit(result),
+        *stored_tables(result.folder),
         _failed(outcomes),
         *_protocol(result),
     )
@@ -89,10 +77,6 @@ def page_of(result: Result, summary: Summary) -> Page:
         plots=_plots(summary, parts),
         questions=_some_questions(outcomes),
     )
-
-
-def _is_apart(name: str) -> bool:
-    return name.split(": ")[0] in APART
 
 
 def _figures(title: str, rows: Mapping[str, KindSummary], note: str = "") -> PageTable:
@@ -142,27 +126,6 @@ def _stop_reasons(summary: Summary) -> PageTable:
 def _intervals(title: str, rows: Mapping[str, Interval]) -> PageTable:
     cells = tuple((name, str(interval.n), *_cells(interval)) for name, interval in rows.items())
     return PageTable(title, ("", "n", "mean", "95 %"), cells)
-
-
-def _audit(result: Result) -> PageTable:
-    """What `search-rl eval audit` left in the folder."""
-    path = result.folder / AUDIT
-    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"findings": ()}
-    return PageTable(
-        "Audit",
-        ("", "hits", "of", "threshold", "", "meaning"),
-        tuple(
-            (
-                found["check"],
-                str(found["num_hits"]),
-                str(found["num_cases"]),
-                f"{found['threshold']:.3f}",
-                "FLAGGED" if found["is_flagged"] else "",
-                found["meaning"],
-            )
-            for found in document["findings"]
-        ),
-    )
 
 
 def _failed(outcomes: Sequence[Outcome]) -> PageTable:

@@ -24,7 +24,7 @@ from search_rl.errors import DataError
 from search_rl.evaluation.outcomes import set_of
 from search_rl.profiles import Profile
 from search_rl.search import Searcher
-from search_rl.types import Question
+from search_rl.types import Passage, Question
 
 PROTOCOL = "protocol.json"
 NUM_PROBES = 8
@@ -134,6 +134,11 @@ async def retriever_rules(
     found = [[hit.passage.id or hit.passage.text for hit in result.passages] for result in results]
     index = {} if info is None else {"index": info.get("index", info)}
     return {"num_probes": len(probes), "probes_sha256": _sha256(found), **index}
+
+
+def passages_sha256(passages: Iterable[Passage]) -> str:
+    """A digest of passages in the order of their ids."""
+    return _sha256([asdict(passage) for passage in sorted(passages, key=lambda passage: passage.id)])
 
 
 def installed_versions(*, is_engine_here: bool) -> dict[str, str]:

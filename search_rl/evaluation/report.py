@@ -150,6 +150,11 @@ def summarise_outcomes(outcomes: Sequence[Outcome], *, seconds: float, profile: 
     )
 
 
+def is_apart(name: str) -> bool:
+    """True for the row of a set that stands apart, or of one of its kinds."""
+    return name.split(": ")[0] in APART
+
+
 def average_choices(groups: Groups) -> list[tuple[Weighting, tuple[str, ...]]]:
     """Macro and micro averages by their strata, first without those that stand apart; none over a single one."""
     every = tuple(groups.strata)
@@ -211,7 +216,7 @@ def summary_table(summary: Summary) -> Table:
     table = new_table(
         "questions", "n", "exact match", "95 %", "F1", "cover", "format", "searches", "tokens", "stopped by"
     )
-    for kind, figures in summary.kinds.items():
+    for kind, figures in sorted(summary.kinds.items(), key=lambda row: is_apart(row[0])):
         table.add_row(
             kind,
             str(figures.exact_match.n),

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from search_rl.errors import SearchRLError
+from search_rl.evaluation.measured import Measured
 from search_rl.evaluation.outcomes import ALL, Outcome, outcome_of, to_row
 from search_rl.evaluation.page import page_of
 from search_rl.evaluation.protocol import MeasuringProtocol
-from search_rl.evaluation.report import Summary, summary_to_json
-from search_rl.evaluation.results import QUESTIONS, SUMMARY, Result
+from search_rl.evaluation.report import Summary
+from search_rl.evaluation.result_folder import QUESTIONS, store
+from search_rl.evaluation.results import Result
 from search_rl.evaluation.runner import Evaluation
 
 MARKDOWN = "report.md"
@@ -21,13 +23,15 @@ HTML = "report.html"
 ROW = "row.csv"
 
 
-def write_result(folder: Path, evaluation: Evaluation, protocol: MeasuringProtocol | None) -> Summary:
+def write_result(
+    folder: Path, evaluation: Evaluation, protocol: MeasuringProtocol | None, measured: Measured
+) -> Summary:
     """The summary of a finished evaluation, written down as one: a row a question, the summary, then the report."""
     outcomes = tuple(outcome_of(rollout.trajectory, evaluation.profile) for rollout in evaluation.rollouts)
     result = Result(folder, outcomes, evaluation.seconds, evaluation.profile, protocol)
     summary = result.summary()
     write_questions(folder, outcomes)
-    (folder / SUMMARY).write_text(json.dumps(summary_to_json(summary), indent=2) + "\n", encoding="utf-8")
+    store(folder, summary, measured)
     write_report(result, summary)
     return summary
 

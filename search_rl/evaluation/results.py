@@ -13,12 +13,9 @@ from search_rl.errors import DataError
 from search_rl.evaluation.outcomes import Outcome, outcome_of
 from search_rl.evaluation.protocol import MeasuringProtocol, read_protocol
 from search_rl.evaluation.report import Summary, summarise_outcomes
+from search_rl.evaluation.result_folder import EPISODES, SUMMARY, asked_keys
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
 from search_rl.types import Trajectory
-
-EPISODES = "episodes.jsonl"
-QUESTIONS = "questions.jsonl"
-SUMMARY = "summary.json"
 
 T = TypeVar("T")
 
@@ -71,14 +68,3 @@ def load_result_with(
         raise DataError(f"{folder} holds no finished evaluation: {EPISODES} has no episodes")
     outcomes = tuple(outcome for outcome, _ in asked)
     return Result(folder, outcomes, seconds, scorer, read_protocol(folder)), tuple(made for _, made in asked)
-
-
-def asked_keys(folder: Path) -> list[str]:
-    """The keys of the questions that the result is about, in their order; empty for results from before there was a
-    row a question. The episodes may hold more: those of questions that a resumed evaluation asked no longer.
-    """
-    path = folder / QUESTIONS
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8") as lines:
-        return [json.loads(line)["id"] for line in lines]

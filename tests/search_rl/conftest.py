@@ -25,6 +25,7 @@ class ByteCodec:
     """A byte-level BPE of a few hundred tokens: every text has ids, and many ids are no valid UTF-8."""
 
     tokenizer: Tokenizer
+    special_texts: tuple[str, ...] = ()
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See Codec."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from search_rl import answers
 from search_rl.agent.protocols import neutralise
 from search_rl.evaluation.audit.findings import Finding, finding
-from search_rl.evaluation.outcomes import Outcome, is_closed_answer
+from search_rl.evaluation.outcomes import Outcome
+from search_rl.evaluation.retrieval_figures import open_answers
 from search_rl.profiles import SEARCH_R1
 from search_rl.types import Trajectory
 
@@ -55,8 +56,7 @@ class Episode:
 
 def episode_of(trajectory: Trajectory, outcome: Outcome) -> Episode:
     """The episode behind an outcome; passages are taken as they were retrieved, before their tags are neutralised."""
-    passages = [hit.passage for result in trajectory.results for hit in result.passages]
-    texts = [f"{passage.title}\n{passage.text}" for passage in passages]
+    texts = [f"{passage.title}\n{passage.text}" for passage in trajectory.passages_read]
     tagged = [text for text in texts if neutralise(text) != text]
     injected = tuple(found.strip() for text in tagged for found in _ANSWER_TAG.findall(text))
     return Episode(outcome, len(tagged), injected)
@@ -95,7 +95,7 @@ def yes_no_prior(episodes: Sequence[Episode]) -> Finding:
 
     The threshold is the share of questions that it is right for, and .2 more.
     """
-    cases = [it for it in _answered(episodes) if _is_closed(it) and is_closed_answer(_answer(it))]
+    cases = [it for it in _answered(episodes) if _is_closed(it) and is_yes_or_no(_answer(it))]
     counts = Counter(answers.normalise(_answer(it)) for it in cases)
     favourite = counts.most_common(1)[0][0] if counts else "yes"
     num_golds = sum(favourite in map(answers.normalise, it.outcome.question.golden_answers) for it in cases)
@@ -115,7 +115,7 @@ def yes_no_elsewhere(episodes: Sequence[Episode]) -> Finding:
         "yes_no_elsewhere",
         "yes or no where neither is asked for",
         cases,
-        lambda it: is_closed_answer(_answer(it)),
+        lambda it: is_yes_or_no(_answer(it)),
         YES_NO_ELSEWHERE,
     )
 
@@ -203,6 +203,11 @@ def stuck_query(episodes: Sequence[Episode]) -> Finding:
     )
 
 
+def is_yes_or_no(answer: str) -> bool:
+    """True for yes and no in any case and with any marks."""
+    return answers.normalise(answer) in ("yes", "no")
+
+
 def is_avoiding(answer: str) -> bool:
     """True for an answer that says there is none."""
     return _AVOIDING.search(answer.strip().rstrip(".")) is not None
@@ -264,7 +269,7 @@ def _is_right(episode: Episode) -> bool:
 
 
 def _is_closed(episode: Episode) -> bool:
-    return all(map(is_closed_answer, episode.outcome.question.golden_answers))
+    return not open_answers(episode.outcome.question)
 
 
 def _written(episode: Episode) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from search_rl import answers
 from search_rl.evaluation.audit.findings import Finding, finding
-from search_rl.evaluation.outcomes import Outcome, is_closed_answer
+from search_rl.evaluation.outcomes import Outcome
+from search_rl.evaluation.retrieval_figures import open_answers
 from search_rl.profiles import SEARCH_R1
 from search_rl.types import Question
 
@@ -42,14 +43,14 @@ def answer_overlap(questions: Sequence[Question], train: Iterable[Question]) -> 
     The threshold is what Lewis et al. (2021, 2008.02637) found at most (60 to 70 %).
     """
     known = {answers.normalise(gold) for question in train for gold in question.golden_answers}
-    open_questions = [question for question in questions if _open_golds(question)]
+    open_questions = [question for question in questions if open_answers(question)]
     return finding(
         "answer_overlap",
         "an accepted answer is one of training's",
         hits=(
             question.text
             for question in open_questions
-            if any(answers.normalise(gold) in known for gold in _open_golds(question))
+            if any(answers.normalise(gold) in known for gold in open_answers(question))
         ),
         num_cases=len(open_questions),
         threshold=ANSWER_OVERLAP,
@@ -58,14 +59,14 @@ def answer_overlap(questions: Sequence[Question], train: Iterable[Question]) -> 
 
 def answer_in_question(questions: Sequence[Question]) -> Finding:
     """Questions that hold an accepted answer between word boundaries, as every comparison of two names does."""
-    open_questions = [question for question in questions if _open_golds(question)]
+    open_questions = [question for question in questions if open_answers(question)]
     return finding(
         "answer_in_question",
         "the question holds an accepted answer",
         hits=(
             f"{question.text} = {question.golden_answers[0]}"
             for question in open_questions
-            if SEARCH_R1.token_cover_exact_match(question.text, _open_golds(question))
+            if SEARCH_R1.token_cover_exact_match(question.text, open_answers(question))
         ),
         num_cases=len(open_questions),
         threshold=ANSWER_IN_QUESTION,
@@ -145,11 +146,6 @@ def _against_closed_book(
     return finding(
         check, meaning, hits=(case.question.text for case in solved), num_cases=len(cases), threshold=threshold
     )
-
-
-def _open_golds(question: Question) -> list[str]:
-    """Accepted answers that say something, yes and no aside."""
-    return [gold for gold in question.golden_answers if answers.normalise(gold) and not is_closed_answer(gold)]
 
 
 def _words(text: str) -> frozenset[str]:

@@ -19,8 +19,6 @@ from search_rl.types import Question
 if TYPE_CHECKING:
     from rich.table import Table
 
-AUDIT = "audit.json"
-
 _HABITS = (
     habits.no_answer,
     habits.answer_avoidance,

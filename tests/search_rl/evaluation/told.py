@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from search_rl import records
+from search_rl.evaluation.episode_file import stored_rollouts
+from search_rl.evaluation.measured import measure
 from search_rl.evaluation.outcomes import Outcome, outcome_of
 from search_rl.evaluation.protocol import MeasuringProtocol
 from search_rl.evaluation.report_files import write_result
@@ -75,7 +77,9 @@ def write(
     records.append(folder / "episodes.jsonl", rollouts)
     measured = rules or protocol()
     measured.write(folder)
-    write_result(folder, Evaluation(rollouts, 12.0, profile), measured)
+    stored = stored_rollouts(folder / "episodes.jsonl")
+    figures = measure(stored, profile=profile, top_k=3)
+    write_result(folder, Evaluation(stored, 12.0, profile), measured, figures)
     return folder
 
 

@@ -1,0 +1,115 @@
+"""The folder of one evaluation: what it was started with, its episodes, and its summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from search_rl.errors import ConfigError, DataError
+from search_rl.evaluation.assemble import GREEDY, Setup
+from search_rl.evaluation.episode_file import stored_rollouts
+from search_rl.evaluation.measured import FailedQuestion, Measured, measured_to_json
+from search_rl.evaluation.report import Summary, summary_to_json
+from search_rl.evaluation.runner import Evaluation
+from search_rl.evaluation.systems import System
+from search_rl.profiles import SEARCH_R1, profile_named
+
+EPISODES = "episodes.jsonl"
+SUMMARY = "summary.json"
+QUESTIONS = "questions.jsonl"
+AUDIT = "audit.json"
+SETTINGS = "settings.json"
+FAILED = "failed.jsonl"
+RETRIEVER = "retriever.json"
+SUITE = "suite.json"
+
+# What settings from before a name stood for; None is not written.
+_DEFAULTS = {"profile": SEARCH_R1.name, "system": "agent"}
+
+
+def settings_of(setup: Setup, system: System, corpus: Path | None) -> dict[str, Any]:
+    """What must be equal for two runs to be parts of one evaluation."""
+    settings = {
+        "model": str(Path(setup.model).resolve()) if Path(setup.model).exists() else setup.model,
+        "endpoint": setup.endpoint,
+        "served_model": setup.served_model,
+        "prompt": setup.agent.prompt,
+        "profile": setup.profile.name,
+        **asdict(setup.limits),
+        "sampling": None if setup.sampling == GREEDY else asdict(setup.sampling),
+        "system": system.name,
+        "api": setup.api if setup.api != "tokens" else None,
+        "wording": system.wording.instructions if system.wording else None,
+        "corpus": str(corpus.resolve()) if corpus and system.needs_corpus else None,
+    }
+    return settings
+
+
+def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
+    """Raise ConfigError for a folder that holds another evaluation, or this one while not `is_resumed`."""
+    path = folder / SETTINGS
+    if not path.exists():
+        return
+    if not is_resumed:
+        raise ConfigError(f"{folder} holds an evaluation already: --resume goes on with it, or give another --out")
+    stored = {**_DEFAULTS, **json.loads(path.read_text(encoding="utf-8"))}
+    for name in {**settings, **stored}:
+        if stored.get(name) != settings.get(name):
+            raise ConfigError(
+                f"cannot resume {folder}: its {name} is {stored.get(name)!r}, now it is {settings.get(name)!r}; "
+                "give another --out"
+            )
+
+
+def claim(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Make the folder this evaluation's own; until it is done again it has no summary and no audit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / SETTINGS, settings)
+    for name in (SUMMARY, AUDIT):
+        (folder / name).unlink(missing_ok=True)
+
+
+def store(folder: Path, summary: Summary, measured: Measured) -> None:
+    """Write the summary, and failed questions one a line where there are some."""
+    _write_json(folder / SUMMARY, {**summary_to_json(summary), **measured_to_json(measured)})
+    write_failed(folder / FAILED, measured.failed)
+
+
+def write_failed(path: Path, failed: Sequence[FailedQuestion]) -> None:
+    """The questions that failed, one a line; no file where none did."""
+    if not failed:
+        path.unlink(missing_ok=True)
+        return
+    path.write_text("".join(json.dumps(asdict(question)) + "\n" for question in failed), encoding="utf-8")
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """The evaluation that is stored in `folder`, its rollouts read when they are asked for.
+
+    Raises DataError where none is whole.
+    """
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        rollouts = stored_rollouts(folder / EPISODES, asked_keys(folder))
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        raise DataError(f"{folder} holds no finished evaluation: {error}") from error
+    profile = profile_named(summary.get("profile", SEARCH_R1.name))
+    return Evaluation(rollouts, seconds=summary["seconds"], profile=profile)
+
+
+def asked_keys(folder: Path) -> list[str]:
+    """The keys of the questions that the result is about, in their order; empty for results from before there was a
+    row a question. The episodes may hold more: those of questions that a resumed evaluation asked no longer.
+    """
+    path = folder / QUESTIONS
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line)["id"] for line in lines]
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
