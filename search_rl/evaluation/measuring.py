@@ -61,7 +61,11 @@ def claim_protocol(folder: Path, protocol: MeasuringProtocol) -> None:
     """
     stored = read_protocol(folder)
     if stored is not None:
-        unlike = [found for found in stored.differences(protocol) if not found.name.startswith("datasets.")]
+        differences = stored.differences(protocol)
+        # Other questions are probed otherwise.
+        is_asked_anew = any(found.name.startswith("datasets.") for found in differences)
+        free = ("datasets.", "retriever.num_probes", "retriever.probes_") if is_asked_anew else ()
+        unlike = [found for found in differences if not found.name.startswith(free)]
         unlike += _system_differences(stored.system, protocol.system)
         if unlike:
             raise ConfigError(f"cannot resume {folder}: {unlike[0]}; give another --out")

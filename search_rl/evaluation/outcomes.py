@@ -22,9 +22,9 @@ T = TypeVar("T")
 class Outcome:
     """One question's result; a failed one has no answer and scores 0.
 
-    `queries` are those asked, answered or not; the one whose passages the prompt holds is the first. `evidence_found` is the share of the evidence passages that were read,
-    None where the question names none. `is_answer_read` says whether an accepted answer stood in a passage that was
-    read, None where all accepted ones are yes or no.
+    `queries` are those asked, answered or not; one whose passages the prompt holds comes first. `evidence_found` is the
+    share of the evidence passages that were read, None where the question names none. `is_answer_read` says whether an
+    accepted answer stood in a passage that was read, None where all accepted ones are yes or no.
     """
 
     question: Question

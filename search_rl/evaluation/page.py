@@ -159,7 +159,7 @@ def _plots(summary: Summary, parts: Mapping[str, Mapping[str, Interval]]) -> tup
     return (
         Plot(f"{name.capitalize()} and F1 with 95 % intervals", interval_bars(series)),
         *(
-            Plot(f"{name.capitalize()} by {part}", interval_bars({name: intervals}, label=""))
+            Plot(f"{name.capitalize()} by {part}", interval_bars({name: intervals}))
             for part, intervals in parts.items()
             if intervals
         ),

@@ -20,28 +20,32 @@ _STYLE: Mapping[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "search-rl",
 }
+_WIDTH_INCHES = 8.0
+_TOP_INCHES, _BOTTOM_INCHES = 0.4, 0.4
 _ROW_INCHES = 0.42
+_CHARACTER_INCHES = 0.1
+_MOST_CHARACTERS = 45
 _BAR_HEIGHT = 0.36
 
 
-def interval_bars(series: Mapping[str, Mapping[str, Interval]], *, label: str = "") -> str:
+def interval_bars(series: Mapping[str, Mapping[str, Interval]]) -> str:
     """Horizontal bars from 0 to 1 with their 95 % intervals: a colour a series, a group of bars a row.
 
-    All series hold the same rows. `label` says what the rows are.
+    All series hold the same rows.
     """
     rows = list(next(iter(series.values())))
+    counts = [next(iter(series.values()))[row].n for row in rows]
+    names = [f"{row}  (n = {count})" for row, count in zip(rows, counts, strict=True)]
 
     def draw(axes: Axes) -> None:
         for place, (name, intervals) in enumerate(series.items()):
             offset = (place - (len(series) - 1) / 2) * _BAR_HEIGHT
             _draw_bars(axes, [intervals[row] for row in rows], offset, _COLOURS[place % len(_COLOURS)], name)
-        counts = [next(iter(series.values()))[row].n for row in rows]
-        _label_rows(axes, [f"{row}  (n = {count})" for row, count in zip(rows, counts, strict=True)], label)
         axes.set_xlim(0, 1)
         if len(series) > 1:
             axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(series), frameon=False)
 
-    return _svg(draw, num_rows=len(rows) * max(1, len(series)))
+    return _svg(draw, names, bars_per_row=len(series))
 
 
 def count_bars(counts: Mapping[str, int]) -> str:
@@ -51,9 +55,8 @@ def count_bars(counts: Mapping[str, int]) -> str:
         bars = axes.barh(range(len(counts)), list(counts.values()), height=0.6, color=_COLOURS[0])
         axes.bar_label(bars, padding=4)
         axes.margins(x=0.12)
-        _label_rows(axes, list(counts), "")
 
-    return _svg(draw, num_rows=len(counts))
+    return _svg(draw, list(counts), bars_per_row=1)
 
 
 def _draw_bars(axes: Axes, intervals: Sequence[Interval], offset: float, colour: str, name: str) -> None:
@@ -65,23 +68,27 @@ def _draw_bars(axes: Axes, intervals: Sequence[Interval], offset: float, colour:
     axes.errorbar(means, places, xerr=(below, above), fmt="none", ecolor="#222222", elinewidth=1.2, capsize=3)
 
 
-def _label_rows(axes: Axes, names: Sequence[str], label: str) -> None:
-    # A dollar sign would begin a formula, which a name may hold by chance.
-    axes.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names])
-    axes.invert_yaxis()
-    axes.set_ylabel(label)
-    axes.grid(axis="x", alpha=0.3)
-
-
-def _svg(draw: Callable[[Axes], None], *, num_rows: int) -> str:
+def _svg(draw: Callable[[Axes], None], names: Sequence[str], *, bars_per_row: int) -> str:
+    """A figure with a named row for each bar or group; margins are reckoned, for measuring them draws all twice."""
     import matplotlib.style
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    names = [name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…" for name in names]
+    height = _TOP_INCHES + _BOTTOM_INCHES + _ROW_INCHES * len(names) * bars_per_row
+    left = 0.2 + _CHARACTER_INCHES * max(map(len, names))
     with matplotlib.style.context(dict(_STYLE)):
-        figure = Figure(figsize=(8, 1.1 + _ROW_INCHES * num_rows), layout="tight")
+        figure = Figure(figsize=(_WIDTH_INCHES, height))
         FigureCanvasSVG(figure)
-        draw(figure.subplots())
+        axes = figure.subplots()
+        figure.subplots_adjust(
+            left=left / _WIDTH_INCHES, right=0.97, top=1 - _TOP_INCHES / height, bottom=_BOTTOM_INCHES / height
+        )
+        draw(axes)
+        # A dollar sign would begin a formula, which a name may hold by chance.
+        axes.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names])
+        axes.invert_yaxis()
+        axes.grid(axis="x", alpha=0.3)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()

@@ -177,11 +177,11 @@ def circumstances(**values: Any) -> dict[str, Any]:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values under dotted names."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         dotted = f"{prefix}{name}"
-        flat |= flat(value, f"{dotted}.") if isinstance(value, Mapping) else {dotted: value}
-    return flat
+        found |= flat(value, f"{dotted}.") if isinstance(value, Mapping) else {dotted: value}
+    return found
 
 
 def _questions_sha256(questions: Sequence[Question]) -> str:

@@ -155,7 +155,7 @@ def is_apart(name: str) -> bool:
     return name.split(": ")[0] in APART
 
 
-def average_choices(groups: Groups) -> list[tuple[Weighting, tuple[str, ...]]]:
+def average_choices(groups: Groups[Outcome]) -> list[tuple[Weighting, tuple[str, ...]]]:
     """Macro and micro averages by their strata, first without those that stand apart; none over a single one."""
     every = tuple(groups.strata)
     large = tuple(name for name in every if name not in APART)

@@ -63,10 +63,10 @@ def test_audit_flags_and_enters_the_report(first: Path, second: Path) -> None:
     )
     flagged = run("audit", first)
     assert flagged.exit_code == 1
-    assert lines(flagged)[0] == "1 of 12 checks flagged: same_query"
+    assert lines(flagged)[0] == "1 of 14 checks flagged: same_query"
     assert "same_query: nq 0 [colour] -> blue" in flagged.stdout
     assert "left out: question_overlap and answer_overlap: give --train" in flagged.stdout
-    assert json.loads((first / "audit.json").read_text())["headline"].startswith("1 of 12")
+    assert json.loads((first / "audit.json").read_text())["headline"].startswith("1 of 14")
     assert "FLAGGED" in (first / "report.html").read_text()
     assert run("audit", second).exit_code == 0
     assert json.loads(run("audit", first, "--json").stdout)["findings"]

@@ -108,15 +108,15 @@ def test_swapping_the_results_swaps_the_verdict(first: list[float], random: st.D
 
 
 def test_macro_and_micro_averages() -> None:
-    """A macro average that weighs by size, or a micro average that does not; by hand (.5 + .2) / 2 and 12 / 54."""
-    small, large = [1.0, 1.0, 0.0, 0.0], [1.0] * 10 + [0.0] * 40
+    """A macro average that weighs by size, or a micro average that does not; by hand (.5 + .2) / 2 and 70 / 290."""
+    small, large = [1.0, 0.0] * 20, [1.0] * 50 + [0.0] * 200
     macro, micro = average_interval([small, large], "macro"), average_interval([small, large], "micro")
-    assert (macro.mean, macro.n) == approx((0.35, 54))
-    assert (micro.mean, micro.n) == approx((12 / 54, 54))
-    # Inside each set: var = .25 / 4 and .16 / 50, halved means are quartered variances.
-    half = 1.96 * sqrt((0.25 / 4 + 0.16 / 50) / 4)
+    assert (macro.mean, macro.n) == approx((0.35, 290))
+    assert (micro.mean, micro.n) == approx((70 / 290, 290))
+    # The variances of the two means are .25 / 40 and .16 / 250; half of a mean has a quarter of its variance.
+    half = 1.96 * sqrt((0.25 / 40 + 0.16 / 250) / 4)
     assert macro.high - macro.low == approx(2 * half, rel=0.1)
-    half = 1.96 * sqrt(4 * 0.25 + 50 * 0.16) / 54
+    half = 1.96 * sqrt(40 * 0.25 + 250 * 0.16) / 290
     assert micro.high - micro.low == approx(2 * half, rel=0.1)
     assert average_interval([small, large], "macro") == macro
 
