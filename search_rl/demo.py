@@ -26,7 +26,7 @@ from search_rl.config import Config, load_config
 from search_rl.errors import SearchRLError
 
 FACTBOOK = Path("data/factbook")
-SAMPLE_SECONDS = 2.0
+SAMPLE_SECONDS = 5.0  # a sample walks every page table of the tree
 SERVICE_SECONDS = 120.0
 
 

@@ -7,14 +7,15 @@ opened; training goes through verl's server instead, which follows the trainer's
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import psutil
 
+from search_rl.allocator import allocator_environment
 from search_rl.engines.base import Generation, Sampling
 from search_rl.engines.vllm_cpu import CPU_ENGINE_ARGUMENTS
 from search_rl.errors import EngineError, ModelError
@@ -73,8 +74,10 @@ class VllmEngine:
             **(CPU_ENGINE_ARGUMENTS if current_platform.is_cpu() else {}),
         )
         before = _child_processes()
+        variables = allocator_environment() if current_platform.is_cpu() else {}
         try:
-            llm = AsyncLLM.from_engine_args(arguments)
+            with _variables(variables):
+                llm = AsyncLLM.from_engine_args(arguments)
         except (RuntimeError, ValueError, OSError) as error:
             raise ModelError(f"vLLM cannot load {model_path}: {_first_line(error)}") from error
         started = _child_processes() - before
@@ -115,6 +118,21 @@ class VllmEngine:
         if final is None:
             raise EngineError(f"vLLM ended request {request_id} without an output")
         return _generation(final)
+
+
+@contextmanager
+def _variables(added: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the processes that the block starts, and for no later one."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _check_model(model_path: str | Path) -> None:

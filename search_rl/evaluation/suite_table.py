@@ -13,42 +13,32 @@ from search_rl.evaluation.suite import SystemResult
 if TYPE_CHECKING:
     from rich.table import Table
 
+_HEADINGS = ("EM [95 %]", "F1", "cover", "read", "if read", "if not", "search", "in", "out", "s", "fail")
+
 
 def suite_table(results: Sequence[SystemResult]) -> Table:
-    """Scores, retrieval and cost of each system. `found` is the share of questions whose evidence was read, all of it
-    (an accepted answer where the set names no evidence); tokens are those a question.
+    """Scores, retrieval and cost of each system. `read` is the share of questions whose evidence was read, all of it
+    (an accepted answer where the set names no evidence), `if read` and `if not` exact match with and without it; `in`
+    and `out` are tokens a question, `s` seconds of all.
     """
-    has_money = any(result.measured.cost.money is not None for result in results)
-    currency = next((cost.currency for result in results if (cost := result.measured.cost).currency), "")
-    money_columns = (f"{currency}/question", f"{currency}/right") if has_money else ()
-    table = new_table(
-        "system",
-        "EM",
-        "95 %",
-        "F1",
-        "cover",
-        "found",
-        "EM found",
-        "EM not",
-        "searches",
-        "in",
-        "out",
-        "s",
-        "failed",
-        *money_columns,
-    )
+    currency = next((cost.currency for result in results if (cost := result.measured.cost).currency), None)
+    money = ("money_per_question", "money_per_right_answer") if currency else ()
+    table = new_table("system", *_HEADINGS, *((f"{currency}/q", f"{currency}/right") if currency else ()))
+    # Fourteen columns in 120 characters.
+    table.padding = (0, 0, 0, 1)
+    for column in table.columns:
+        column.no_wrap = True
     for result in results:
         row = suite_row(result)
         table.add_row(
             result.name,
-            _decimal(row["exact_match"]),
-            f"{row['exact_match_low']:.3f} to {row['exact_match_high']:.3f}",
+            f"{row['exact_match']:.3f} [{_short(row['exact_match_low'])}, {_short(row['exact_match_high'])}]",
             *(_decimal(row[name]) for name in ("f1", "cover_exact_match", "evidence_found_share")),
             *(_decimal(row[name]) for name in ("exact_match_found", "exact_match_not_found")),
             f"{row['searches_per_question']:.2f}",
             *(f"{row[name]:.0f}" for name in ("sent_tokens", "written_tokens", "wall_seconds")),
             str(row["num_failed"]),
-            *(_money(row[name]) for name in ("money_per_question", "money_per_right_answer")[: len(money_columns)]),
+            *(_money(row[name]) for name in money),
         )
     return table
 
@@ -88,6 +78,11 @@ def _mean(interval: Interval | None) -> float | None:
 
 def _decimal(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _short(value: float) -> str:
+    """Two decimals, and no zero before the point."""
+    return f"{value:.2f}".removeprefix("0")
 
 
 def _money(value: float | None) -> str:

@@ -26,8 +26,8 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine.utils import detach_tree, postprocess_batch_func
 from verl.workers.utils.losses import ppo_loss
 
+from search_rl.allocator import KeptMemory
 from search_rl.training import monitor
-from search_rl.training.allocator import KeptMemory
 from search_rl.training.packing import length_sorted_batches, loss_positions
 
 DEFAULT_MICRO_BATCH_TOKENS = 4096

@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
+from search_rl.allocator import allocator_environment
 from search_rl.config import Config
 from search_rl.errors import ConfigError, SearchRLError, TrainingError
-from search_rl.training.allocator import allocator_environment
 from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
 

@@ -66,6 +66,10 @@ class RunFolder:
         """The folder of one checkpoint."""
         return self.checkpoints / f"global_step_{step}"
 
+    def model(self, step: int) -> Path:
+        """The Hugging Face folder in one checkpoint."""
+        return self.checkpoint(step) / "actor" / "huggingface"
+
     def metrics_log(self, first_step: int) -> MetricsLog:
         """The tracker of metrics.jsonl; rows of steps that will be done again are dropped."""
         path = self.root / "metrics.jsonl"
@@ -100,10 +104,9 @@ class RunFolder:
 
     def note_checkpoint(self, step: int) -> None:
         """Make `export` the model of checkpoint `step`; a symbolic link is swapped in one move."""
-        target = self.checkpoint(step) / "actor" / "huggingface"
         link = self.root / "export.new"
         link.unlink(missing_ok=True)
-        link.symlink_to(target.relative_to(self.root))
+        link.symlink_to(self.model(step).relative_to(self.root))
         link.replace(self.export)
 
 

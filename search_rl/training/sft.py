@@ -21,6 +21,7 @@ from search_rl.datasets.questions import read_questions
 from search_rl.errors import DataError, TrainingError
 from search_rl.search import SearchClient
 from search_rl.training.demonstrations import choose_rows, demonstrate
+from search_rl.training.exports import cast_weights
 from search_rl.training.launch import environment, first_error
 from search_rl.training.overrides import EXTERNAL_LIB, limits_of
 from search_rl.types import Rollout
@@ -49,6 +50,7 @@ def warm_up(config: Config, out: Path, *, on_step: Callable[[dict[str, Any]], No
     trained = out / "checkpoints" / f"global_step_{num_steps}" / "huggingface"
     export = out / "export"
     shutil.move(trained, export)
+    cast_weights(export)
     shutil.rmtree(out / "checkpoints")
     return export
 
@@ -113,6 +115,8 @@ def sft_overrides(config: Config, demonstrations: Path, out: Path, num_steps: in
         f"trainer.device={'cpu' if on_cpu else 'cuda'}",
         f"trainer.nnodes={config.hardware.nodes}",
         f"trainer.n_gpus_per_node={config.hardware.gpus_per_node}",
+        f"hydra.run.dir={json.dumps(str(out.resolve()))}",
+        "hydra.job.chdir=False",
     ]
 
 

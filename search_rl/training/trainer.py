@@ -16,6 +16,7 @@ from search_rl.records import row_to_record
 from search_rl.training import monitor
 from search_rl.training.agent_loop import SETTINGS_KEY
 from search_rl.training.checks import Agreement, agreement, check_agreement, check_void_share
+from search_rl.training.exports import cast_weights
 from search_rl.training.metrics import rollout_metrics
 from search_rl.training.run_folder import RunFolder
 from search_rl.types import Rollout
@@ -117,6 +118,7 @@ class SearchTrainer(PPOTrainerSync):
         except BaseException:
             shutil.rmtree(self._folder.checkpoint(self.global_steps), ignore_errors=True)
             raise
+        cast_weights(self._folder.model(self.global_steps))
         self._folder.note_checkpoint(self.global_steps)
 
 

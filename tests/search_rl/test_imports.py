@@ -26,6 +26,7 @@ LAYERS = {
     "search_rl.search": 1,
     "search_rl.health": 1,
     "search_rl.config": 1,
+    "search_rl.allocator": 1,
     "search_rl.engines": 2,
     "search_rl.models": 2,
     "search_rl.agent": 2,

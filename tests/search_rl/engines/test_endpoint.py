@@ -37,7 +37,9 @@ class Script:
         return httpx.Response(reply.status_code, headers=reply.headers, content=reply.content)
 
 
-def post(script: Handler, *, max_attempts: int = 3, deadline_seconds: float = 5.0, **options: Path) -> bytes:
+def post(
+    script: Handler, *, max_attempts: int = 3, deadline_seconds: float = 5.0, token_file: Path | None = None
+) -> bytes:
     """One request."""
 
     async def ask() -> bytes:
@@ -48,7 +50,7 @@ def post(script: Handler, *, max_attempts: int = 3, deadline_seconds: float = 5.
             max_attempts=max_attempts,
             deadline_seconds=deadline_seconds,
             backoff_seconds=0.001,
-            **options,
+            token_file=token_file,
         ) as endpoint:
             return await endpoint.post("/completions", {"n": 1})
 

@@ -128,10 +128,10 @@ def test_failures_make_a_result_invalid(run: Run, codec: ByteCodec) -> None:
 def test_a_thousandth_may_fail(before: Stage, run: Run, codec: ByteCodec, tmp_path: Path) -> None:
     """A bound off by one: 1 of 1000 is allowed, 1 of 999 is not."""
     engine = ReplyingEngine(codec, {QUESTIONS[0].key: [SEARCH.format("x")]})
-    failed = run(QUESTIONS[:1], engine, searcher=FixedSearcher(error="down"), out_path=tmp_path / "x.jsonl").rollouts[:]
-    good = before.evaluation.rollouts[:1]
-    assert summarise(Evaluation(failed + good * 999, 1.0)).is_valid
-    assert not summarise(Evaluation(failed + good * 998, 1.0)).is_valid
+    failed = run(QUESTIONS[:1], engine, searcher=FixedSearcher(error="down"), out_path=tmp_path / "x.jsonl").rollouts
+    (bad,), (good,) = failed, before.evaluation.rollouts[:1]
+    assert summarise(Evaluation([bad, *[good] * 999], 1.0)).is_valid
+    assert not summarise(Evaluation([bad, *[good] * 998], 1.0)).is_valid
 
 
 def test_questions_without_a_kind_go_by_data_set(run: Run, codec: ByteCodec) -> None:

@@ -50,13 +50,18 @@ class Workspace:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of ours to its end."""
         return subprocess.run(
-            _search_rl(*arguments), capture_output=True, text=True, timeout=START_SECONDS, check=False
+            _search_rl(*arguments),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
         )
 
     def start_training(self, *arguments: str) -> subprocess.Popen[str]:
         """`search-rl train` in a session of its own."""
         command = _search_rl("train", str(self.config), "--set", f"run.name={self.name}", *arguments)
-        return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=self.folder, start_new_session=True, stderr=subprocess.PIPE, text=True)
 
     def await_in(
         self, process: subprocess.Popen[str], condition: Callable[[], bool], what: str
@@ -123,7 +128,7 @@ agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 2
 rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16,
           gpu_memory_share: 0.2}}
 algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
-optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-3}}
+optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-2}}
 trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console]}}
 hardware: {{platform: cpu, gpus_per_node: 1}}
 sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}

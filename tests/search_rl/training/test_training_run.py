@@ -133,6 +133,7 @@ def test_warm_up_fits_its_demonstrations(workspace: Any) -> None:
     assert result.returncode == 0, result.stderr
     losses = [float(line.rsplit("loss ", 1)[1]) for line in result.stderr.splitlines() if "loss " in line]
     assert len(losses) == 3
+    assert not (workspace.folder / "outputs").exists(), "Hydra's own files belong in the folder of the warm-up"
     demonstrations = [record.rollout.trajectory for record in records.read(out / "demonstrations.jsonl")]
     assert [t.answer for t in demonstrations] == [t.question.golden_answers[0] for t in demonstrations]
     assert all(isinstance(t.turns[0].action, Search) and t.num_searches == 1 for t in demonstrations)

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from search_rl.training.allocator import KeptMemory, allocator_environment
+from search_rl.allocator import KeptMemory, allocator_environment
 
 GROW = """
 import sys, time, psutil
-from search_rl.training.allocator import KeptMemory
+from search_rl.allocator import KeptMemory
 resident = lambda: psutil.Process().memory_info().rss >> 20
 kept = KeptMemory() if "keep" in sys.argv else None
 first = kept and kept.check()
@@ -33,7 +33,7 @@ def grow(*arguments: str) -> list[str]:
     ).stdout.split()
 
 
-def test_memory_is_kept_until_it_has_grown_by_a_quarter_and_then_returned() -> None:
+def test_memory_is_kept_until_it_has_grown_by_a_tenth_and_then_returned() -> None:
     """Would catch a trainer that grows by a gigabyte a step, until the machine has no memory left."""
     before, first, returned, after, again = grow("keep")
     assert (first, returned, again) == ("False", "True", "False")
