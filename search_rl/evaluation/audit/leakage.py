@@ -21,17 +21,23 @@ CLOSED_BOOK = 0.25
 RIGHT_WITHOUT_READING = 0.5
 
 
-def question_overlap(questions: Sequence[Question], train: Iterable[Question]) -> Finding:
-    """Questions whose words are nearly those of a training question (Jaccard similarity of .8 or more).
+def question_overlap(questions: Sequence[Question], train: Sequence[Question]) -> Finding:
+    """Questions whose words are nearly those of a training question (Jaccard similarity of .8 or more) that accepts the
+    same answer: one of another name in the same words asks something else.
 
     Lewis et al. (2021, 2008.02637) found paraphrases of training questions for about 30 % of NQ, TriviaQA and
     WebQuestions; theirs were judged by people, ours are lexical and fewer.
     """
-    near = near_duplicates([question.text for question in questions], (question.text for question in train))
+    mine, theirs = [_normal_golds(question) for question in questions], [_normal_golds(question) for question in train]
+    near = near_duplicates(
+        [question.text for question in questions],
+        [question.text for question in train],
+        is_pair=lambda place, other: not mine[place].isdisjoint(theirs[other]),
+    )
     return finding(
         "question_overlap",
-        "nearly the words of a training question",
-        hits=(f"{questions[position].text} ~ {other}" for position, other in near.items()),
+        "nearly the words of a training question with that answer",
+        hits=(f"{questions[place].text} ~ {train[other].text}" for place, other in near.items()),
         num_cases=len(questions),
         threshold=QUESTION_OVERLAP,
     )
@@ -110,9 +116,14 @@ def right_without_reading(outcomes: Sequence[Outcome], closed_book: Mapping[str,
 
 
 def near_duplicates(
-    texts: Sequence[str], others: Iterable[str], *, least_jaccard: float = NEAR_JACCARD
-) -> dict[int, str]:
-    """The first of `others` near to each text, by the text's position; texts without one are left out.
+    texts: Sequence[str],
+    others: Iterable[str],
+    *,
+    least_jaccard: float = NEAR_JACCARD,
+    is_pair: Callable[[int, int], bool] = lambda place, other: True,
+) -> dict[int, int]:
+    """The place of the first of `others` that is near to each text and makes a pair with it, by the text's own place;
+    texts without one are left out.
 
     Words are those of SQuAD's normal form, each once. Exact and without comparing all pairs: two sets that are near
     share one of their rarest words (prefix filtering: Chaudhuri, Ganti and Kaushik 2006).
@@ -120,16 +131,16 @@ def near_duplicates(
     bags = [_words(text) for text in texts]
     frequency = Counter(word for bag in bags for word in bag)
     by_word: dict[str, list[int]] = defaultdict(list)
-    for position, bag in enumerate(bags):
+    for place, bag in enumerate(bags):
         for word in _rarest(bag, frequency, least_jaccard):
-            by_word[word].append(position)
-    found: dict[int, str] = {}
-    for other in others:
-        bag = _words(other)
-        near = {position for word in _rarest(bag, frequency, least_jaccard) for position in by_word.get(word, ())}
-        for position in near - found.keys():
-            if len(bag & bags[position]) >= least_jaccard * len(bag | bags[position]):
-                found[position] = other
+            by_word[word].append(place)
+    found: dict[int, int] = {}
+    for other, text in enumerate(others):
+        bag = _words(text)
+        candidates = {place for word in _rarest(bag, frequency, least_jaccard) for place in by_word.get(word, ())}
+        for place in candidates - found.keys():
+            if len(bag & bags[place]) >= least_jaccard * len(bag | bags[place]) and is_pair(place, other):
+                found[place] = other
     return dict(sorted(found.items()))
 
 
@@ -146,6 +157,10 @@ def _against_closed_book(
     return finding(
         check, meaning, hits=(case.question.text for case in solved), num_cases=len(cases), threshold=threshold
     )
+
+
+def _normal_golds(question: Question) -> frozenset[str]:
+    return frozenset(map(answers.normalise, question.golden_answers))
 
 
 def _words(text: str) -> frozenset[str]:

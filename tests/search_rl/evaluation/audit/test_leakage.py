@@ -16,7 +16,7 @@ CAPITAL = ask("What is the capital of the country whose internet country code is
 OLDER = ask("Are the people older on the whole in France or in Sudan?", "France", "French Republic")
 BAND = ask("Were Scott Derrickson and Ed Wood of the same nationality?", "yes")
 TRAIN = [
-    ask("Who got the first Nobel Prize in Physics?", "Röntgen"),
+    ask("Who got the first Nobel Prize in Physics?", "Röntgen", "wilhelm conrad röntgen"),
     ask("who won the first nobel prize for literature", "Sully Prudhomme"),
     ask("Which country has a longer coast, Norway or France?", "Norway"),
     ask("which nationality was the director of sinister", "American"),
@@ -30,6 +30,14 @@ def test_question_overlap_sees_through_case_articles_and_marks() -> None:
     found = leakage.question_overlap([NOBEL, CAPITAL, OLDER], TRAIN)
     assert (found.num_hits, found.num_cases) == (1, 3)
     assert found.examples == ("who got the first nobel prize in physics ~ Who got the first Nobel Prize in Physics?",)
+
+
+def test_the_same_words_about_another_name_are_no_overlap() -> None:
+    """A set made from templates called leaked: the currencies of Brunei and Albania are two questions."""
+    template = "Under which three-letter code is the currency of {} traded?"
+    brunei, train = ask(template.format("Brunei"), "BND"), [ask(template.format("Albania"), "ALL")]
+    assert leakage.question_overlap([brunei], train).num_hits == 0
+    assert leakage.question_overlap([brunei], [*train, ask(template.format("the Brunei"), "bnd")]).num_hits == 1
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,7 @@ def test_near_duplicates_are_those_of_all_pairs(mine: list[str], others: list[st
         return bool(first) and len(first & second) >= bound * len(first | second)
 
     expected = {
-        place: next(other for other in others if is_near(text, other))
+        place: next(number for number, other in enumerate(others) if is_near(text, other))
         for place, text in enumerate(mine)
         if any(is_near(text, other) for other in others)
     }
@@ -69,7 +77,7 @@ def test_near_duplicates_are_those_of_all_pairs(mine: list[str], others: list[st
 
 def test_answer_overlap_leaves_yes_and_no_out() -> None:
     """Every yes-or-no question called leaked, or answers compared as they are spelled."""
-    found = leakage.answer_overlap([NOBEL, CAPITAL, OLDER, BAND], TRAIN)
+    found = leakage.answer_overlap([NOBEL, CAPITAL, OLDER, BAND], TRAIN[1:])
     assert (found.num_hits, found.num_cases) == (1, 3)
     assert found.examples == (CAPITAL.text,)
 
