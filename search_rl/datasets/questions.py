@@ -5,7 +5,7 @@ Beyond Search-R1's columns, `extra_info` may hold `kind`, `evidence_ids`, `relat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -58,12 +58,24 @@ def read_questions(path: Path, *, skip_bad: bool = False) -> QuestionFile:
     The data set of a row is its `data_source`, else the file's stem. Raises DataError naming file, row and
     fault at the first bad row, or, with `skip_bad`, only when no row is left.
     """
+    return usable_rows(
+        path, records(path), lambda record: question_row(record, default_dataset=path.stem), skip_bad=skip_bad
+    )
+
+
+def usable_rows(
+    path: Path, numbered: Iterable[tuple[int, Any]], make_row: Callable[[Any], QuestionRow], *, skip_bad: bool
+) -> QuestionFile:
+    """What `make_row` makes of the numbered records of `path`; it raises RowFault for a record it cannot use.
+
+    Raises DataError as `read_questions` does, also for an id that stands twice in one data set.
+    """
     rows: list[QuestionRow] = []
     bad_rows: list[BadRow] = []
     seen: dict[str, int] = {}
-    for number, record in _records(path):
+    for number, record in numbered:
         try:
-            row = question_row(record, default_dataset=path.stem)
+            row = make_row(record)
             _claim_id(row.question, number, seen)
         except RowFault as fault:
             if not skip_bad:
@@ -106,9 +118,9 @@ def write_questions(path: Path, rows: Sequence[QuestionRow], *, split: str, rend
     import pyarrow
     import pyarrow.parquet
 
-    records = [_record(row, index, split, render_prompt) for index, row in enumerate(rows)]
+    columns = [_record(row, index, split, render_prompt) for index, row in enumerate(rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records, schema=_schema()), path)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(columns, schema=_schema()), path)
 
 
 def _record(row: QuestionRow, index: int, split: str, render_prompt: RenderPrompt) -> dict[str, Any]:
@@ -161,7 +173,11 @@ def _schema() -> pyarrow.Schema:
     )
 
 
-def _records(path: Path) -> Iterator[tuple[int, Any]]:
+def records(path: Path) -> Iterator[tuple[int, Any]]:
+    """The raw records of a `.parquet`, `.jsonl` or `.json` (lines) file with their numbers, from 1.
+
+    A line that is no JSON comes as its error. Raises DataError for a file that is not there, or of another kind.
+    """
     if not path.is_file():
         raise DataError(f"no question file at {path}")
     match path.suffix:

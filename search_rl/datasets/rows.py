@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from search_rl.errors import DataError
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
@@ -28,6 +30,17 @@ def json_records(path: Path) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield number, _json_record(line)
+
+
+def json_document(path: Path) -> list[Any]:
+    """The items of a file that is one JSON list. Raises DataError for anything else."""
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, list):
+        raise DataError(f"{path} holds a {type(document).__name__}, not a list of rows")
+    return document
 
 
 def fields_of(record: Any) -> Mapping[str, Any]:

@@ -1,0 +1,106 @@
+"""A user's own question file, whatever its columns are called: JSON lines, CSV or parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_rl.datasets.questions import QuestionRow, question_row, records
+from search_rl.datasets.rows import RowFault, fields_of, plain
+from search_rl.errors import DataError, unknown_name
+
+FIELDS = ("id", "question", "golden_answers", "kind", "data_source", "evidence_ids")
+CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMapping:
+    """Which column of a file is which field of ours; a column inside another is written `outer.inner`.
+
+    A field that is not mapped has its own name. A file without ids gets its row numbers. `separator` splits several
+    golden answers in one text; a text that is a JSON list needs none.
+    """
+
+    columns: Mapping[str, str]
+    separator: str | None = None
+
+    def row(self, record: Any, number: int, dataset: str) -> QuestionRow:
+        """One row. Raises RowFault that says what is wrong with it."""
+        fields = fields_of(record)
+        found = {name: _value(fields, self.columns.get(name, name)) for name in FIELDS}
+        missing = [column for name, column in self.columns.items() if found[name] is None]
+        if missing:
+            raise RowFault(f"no {missing[0]!r} among {', '.join(map(str, fields))}")
+        if found["id"] is None and "id" not in self.columns:
+            found["id"] = number
+        if "golden_answers" in self.columns or found["golden_answers"] is not None:
+            found["golden_answers"] = self._answers(found["golden_answers"])
+        kept = {name: value for name, value in found.items() if value is not None}
+        return question_row({**fields, **kept, "extra_info": _extra(fields, kept)}, default_dataset=dataset)
+
+    def _answers(self, value: Any) -> Any:
+        value = plain(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+            return [str(value)]
+        if not isinstance(value, str):
+            return value
+        if self.separator:
+            return [answer.strip() for answer in value.split(self.separator) if answer.strip()]
+        try:
+            listed = json.loads(value) if value.lstrip().startswith("[") else value
+        except ValueError:
+            return value
+        return listed
+
+
+def parse_mapping(pairs: list[str], separator: str | None) -> FieldMapping:
+    """`FIELD=COLUMN` pairs as a mapping. Raises DataError or ConfigError for a pair that is none."""
+    columns = {}
+    for pair in pairs:
+        name, equals, column = pair.partition("=")
+        if not equals or not column:
+            raise DataError(f"{pair!r} is no mapping; write FIELD=COLUMN, such as question=prompt")
+        if name not in FIELDS:
+            raise unknown_name("field", name, FIELDS)
+        columns[name] = column
+    return FieldMapping(columns, separator)
+
+
+def foreign_records(path: Path) -> Iterator[tuple[int, Any]]:
+    """The records of a file with their numbers. Raises DataError for a file that cannot be read."""
+    if path.suffix not in CSV_DELIMITERS:
+        return records(path)
+    if not path.is_file():
+        raise DataError(f"no question file at {path}")
+    return _csv_records(path)
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for number, row in enumerate(csv.DictReader(file, delimiter=CSV_DELIMITERS[path.suffix]), start=1):
+                yield number, {name: value for name, value in row.items() if value not in (None, "")}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not a readable {path.suffix[1:]} file: {error}") from error
+
+
+def _value(fields: Mapping[str, Any], column: str) -> Any:
+    if column in fields:
+        return fields[column]
+    value: Any = fields
+    for name in column.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _extra(fields: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The row's `extra_info` with the evidence that was mapped."""
+    given = fields.get("extra_info")
+    extra = dict(given) if isinstance(given, Mapping) else {}
+    if "evidence_ids" in kept:
+        extra["evidence_ids"] = kept["evidence_ids"]
+    return extra
