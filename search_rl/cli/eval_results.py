@@ -77,18 +77,16 @@ def audit(
     from search_rl.datasets.questions import read_questions
     from search_rl.evaluation.audit import report as audits
     from search_rl.evaluation.report_files import write_report
-    from search_rl.evaluation.result_folder import AUDIT
     from search_rl.evaluation.results import load_result
     from search_rl.viewer.progress import wide_console
 
     questions = [question for path in train for question in read_questions(path).questions] if train else None
     found = audits.audit_folder(folder, train=questions, closed_book=load_result(direct) if direct else None)
-    document = json.dumps(audits.audit_to_json(found), indent=2)
-    (folder / AUDIT).write_text(document + "\n", encoding="utf-8")
+    audits.write_audit(folder, found)
     result = load_result(folder)
     write_report(result, result.summary())
     if as_json:
-        typer.echo(document)
+        typer.echo(json.dumps(audits.audit_to_json(found), indent=2))
     else:
         typer.echo(found.headline)
         wide_console().print(audits.audit_table(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -108,9 +109,11 @@ def setup_from(
 
 
 def sampling_of(temperature: float, seed: int | None) -> Sampling:
-    """Greedy at temperature 0, else sampled with a seed. Raises ConfigError for a seed that nothing would be drawn
-    with.
+    """Greedy at temperature 0, else sampled with a seed. Raises ConfigError for an infinite temperature, and for a seed
+    that nothing would be drawn with.
     """
+    if not math.isfinite(temperature):
+        raise ConfigError(f"--temperature {temperature} is no number to sample at: 0 is greedy, 1 the model's own")
     if temperature == 0.0:
         if seed is not None:
             raise ConfigError(f"--seed {seed} changes nothing at temperature 0: give --temperature too")

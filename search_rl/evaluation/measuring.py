@@ -17,9 +17,12 @@ from search_rl.types import Question
 
 
 async def measuring_protocol(
-    system: System, setup: Setup, parts: Parts, questions: Sequence[Question]
+    system: System, setup: Setup, parts: Parts, questions: Sequence[Question], *, weights: str | None
 ) -> MeasuringProtocol:
-    """The protocol of a system on these questions. Raises RetrieverError when the retriever does not answer."""
+    """The protocol of a system on these questions; `weights` is the digest of the checkpoint.
+
+    Raises RetrieverError when the retriever does not answer.
+    """
     versions: dict[str, Any] = {**protocols.installed_versions(is_engine_here=setup.endpoint is None)}
     if setup.endpoint:
         versions["served"] = await protocols.served_version(setup.endpoint)
@@ -27,7 +30,7 @@ async def measuring_protocol(
         system={
             "system": system.name,
             "model": str(Path(setup.model).resolve()) if Path(setup.model).exists() else setup.model,
-            "weights_sha256": None if setup.endpoint else protocols.weights_sha256(setup.model),
+            "weights_sha256": weights,
             "endpoint": setup.endpoint,
             "served_model": setup.served_model,
         },
@@ -54,10 +57,9 @@ def rollouts_protocol(path: Path, setup: Setup, questions: Sequence[Question]) -
     )
 
 
-def claim_protocol(folder: Path, protocol: MeasuringProtocol) -> None:
-    """Write it down. Where the folder has one, its episodes must have been measured alike, on more or fewer questions.
-
-    Raises ConfigError that names the first difference.
+def check_protocol(folder: Path, protocol: MeasuringProtocol) -> None:
+    """Raise ConfigError that names the first difference where the folder's episodes were not measured alike; on more or
+    fewer questions they may have been.
     """
     stored = read_protocol(folder)
     if stored is not None:
@@ -69,7 +71,6 @@ def claim_protocol(folder: Path, protocol: MeasuringProtocol) -> None:
         unlike += _system_differences(stored.system, protocol.system)
         if unlike:
             raise ConfigError(f"cannot resume {folder}: {unlike[0]}; give another --out")
-    protocol.write(folder)
 
 
 def _system_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:

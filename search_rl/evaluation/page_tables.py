@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from search_rl.errors import DataError
 from search_rl.evaluation.outcomes import ALL
 from search_rl.evaluation.result_folder import AUDIT, RETRIEVER, SUMMARY
 
@@ -129,8 +130,13 @@ def _mean(interval: Mapping[str, Any] | None) -> str:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, empty where there is none."""
-    if not path.exists():
+    """The JSON object in a file, empty where there is none. Raises DataError for anything else."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return {}
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}; remove it or run the command that writes it") from error
+    if not isinstance(document, dict):
+        raise DataError(f"{path} holds a {type(document).__name__}, not an object")
     return document

@@ -26,12 +26,18 @@ ROW = "row.csv"
 def write_result(
     folder: Path, evaluation: Evaluation, protocol: MeasuringProtocol | None, measured: Measured
 ) -> Summary:
-    """The summary of a finished evaluation, written down as one: a row a question, the summary, then the report."""
+    """The summary of a finished evaluation, written down as one: a row a question, the summary, then the report.
+
+    Raises SearchRLError where it cannot be written.
+    """
     outcomes = tuple(outcome_of(rollout.trajectory, evaluation.profile) for rollout in evaluation.rollouts)
     result = Result(folder, outcomes, evaluation.seconds, evaluation.profile, protocol)
     summary = result.summary()
-    write_questions(folder, outcomes)
-    store(folder, summary, measured)
+    try:
+        write_questions(folder, outcomes)
+        store(folder, summary, measured)
+    except OSError as error:
+        raise SearchRLError(f"cannot write the result in {folder}: {error.strerror}; make room and resume") from error
     write_report(result, summary)
     return summary
 

@@ -94,7 +94,7 @@ def load_evaluation(folder: Path) -> Evaluation:
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         rollouts = stored_rollouts(folder / EPISODES, asked_keys(folder))
-    except (FileNotFoundError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder} holds no finished evaluation: {error}") from error
     profile = profile_named(summary.get("profile", SEARCH_R1.name))
     return Evaluation(rollouts, seconds=summary["seconds"], profile=profile)

@@ -47,11 +47,13 @@ class Spread:
 def spread_over(results: Sequence[Result]) -> Spread:
     """The spread of two results or more under the profile of the first, in its headline metric.
 
-    Raises ConfigError for fewer, for results that were not asked the same questions, and where the protocols differ in
-    more than the seed.
+    Raises ConfigError for fewer, for one named twice, for results that were not asked the same questions, and where the
+    protocols differ in more than the seed.
     """
     if len(results) < 2:
         raise ConfigError("a spread needs at least two results: name the folder of each seed")
+    if len({result.folder.resolve() for result in results}) < len(results):
+        raise ConfigError("a spread needs different results: a folder is named twice")
     first = results[0]
     for other in results[1:]:
         _check_alike(first, other)

@@ -18,9 +18,9 @@ from search_rl.evaluation.controls import CorpusSample, check_evidence, sample_c
 from search_rl.evaluation.cost import Prices
 from search_rl.evaluation.episode_file import StoredRollouts
 from search_rl.evaluation.measured import Measured, measure
-from search_rl.evaluation.measuring import claim_protocol, measuring_protocol, rollouts_protocol
+from search_rl.evaluation.measuring import check_protocol, measuring_protocol, rollouts_protocol
 from search_rl.evaluation.outcomes import group_by
-from search_rl.evaluation.protocol import MeasuringProtocol
+from search_rl.evaluation.protocol import MeasuringProtocol, weights_sha256
 from search_rl.evaluation.report import Summary
 from search_rl.evaluation.report_files import write_result
 from search_rl.evaluation.result_folder import EPISODES, RETRIEVER, check_claim, claim, settings_of
@@ -79,11 +79,12 @@ async def run_systems(setup: Setup, plan: Plan, watch: Watch) -> tuple[SystemRes
     results = []
     async with open_parts(setup, needs_service=needs_service(plan.systems)) as opened:
         parts = replace(opened, corpus=corpus)
+        protocols = await _protocols(setup, plan, parts)
         if needs_service(plan.systems):
             await _measure_retriever(setup, plan, parts.searcher)
         for system in plan.systems:
             claim(plan.folder(system), settings[system.name])
-            results.append(await _run_system(system, setup, plan, parts, watch))
+            results.append(await _run_system(system, setup, plan, parts, protocols[system.name], watch))
     return tuple(results)
 
 
@@ -112,7 +113,20 @@ async def score_rollouts(path: Path, setup: Setup, plan: Plan, watch: Watch) -> 
     return _finish("rollouts", plan.out, evaluation, protocol, top_k=setup.limits.top_k, prices=plan.prices)
 
 
-async def _run_system(system: System, setup: Setup, plan: Plan, parts: Parts, watch: Watch) -> SystemResult:
+async def _protocols(setup: Setup, plan: Plan, parts: Parts) -> dict[str, MeasuringProtocol]:
+    """How each system is about to be measured. Raises ConfigError for a folder with episodes measured otherwise."""
+    weights = None if setup.endpoint else weights_sha256(setup.model)
+    found = {}
+    for system in plan.systems:
+        protocol = await measuring_protocol(system, setup, parts, plan.questions, weights=weights)
+        check_protocol(plan.folder(system), protocol)
+        found[system.name] = protocol
+    return found
+
+
+async def _run_system(
+    system: System, setup: Setup, plan: Plan, parts: Parts, protocol: MeasuringProtocol, watch: Watch
+) -> SystemResult:
     clock = EngineClock(parts.engine)
     timed = replace(parts, engine=clock)
 
@@ -120,8 +134,7 @@ async def _run_system(system: System, setup: Setup, plan: Plan, parts: Parts, wa
         return await answer(system, question, timed)
 
     folder = plan.folder(system)
-    protocol = await measuring_protocol(system, setup, parts, plan.questions)
-    claim_protocol(folder, protocol)
+    protocol.write(folder)
     with watch(system.name) as on_done:
         evaluation = await evaluate(
             plan.questions,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search_rl.agent.protocols import protocol_named
-from search_rl.errors import ConfigError
+from search_rl.errors import ConfigError, SearchRLError
 from search_rl.evaluation.audit import habits, leakage
 from search_rl.evaluation.audit.findings import Finding
 from search_rl.evaluation.audit.habits import episode_of
 from search_rl.evaluation.report import new_table
+from search_rl.evaluation.result_folder import AUDIT
 from search_rl.evaluation.results import Result, load_result_with
 from search_rl.types import Question
 
@@ -88,6 +90,14 @@ def audit_to_json(audit: Audit) -> dict[str, Any]:
             for finding in audit.findings
         ],
     }
+
+
+def write_audit(folder: Path, audit: Audit) -> None:
+    """Keep the audit in the result folder, where the report finds it. Raises SearchRLError where it cannot be."""
+    try:
+        (folder / AUDIT).write_text(json.dumps(audit_to_json(audit), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SearchRLError(f"cannot write {folder / AUDIT}: {error.strerror}") from error
 
 
 def audit_table(audit: Audit) -> Table:

@@ -13,6 +13,7 @@ import pytest
 
 from search_rl.datasets.predictions import read_predictions
 from search_rl.errors import DataError
+from search_rl.evaluation.report_files import write_report
 from search_rl.evaluation.results import load_result
 from search_rl.types import StopReason
 from tests.search_rl.conftest import hit
@@ -158,3 +159,12 @@ def test_an_unfinished_result(folder: Path, name: str) -> None:
     (folder / name).write_text("[]\n")
     with pytest.raises(DataError):
         load_result(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_an_audit_that_somebody_edited(folder: Path, content: str) -> None:
+    """A traceback in a report because of a file beside the result."""
+    (folder / "audit.json").write_text(content)
+    result = load_result(folder)
+    with pytest.raises(DataError, match=r"audit\.json"):
+        write_report(result, result.summary())

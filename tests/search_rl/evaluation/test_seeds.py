@@ -46,6 +46,8 @@ def test_only_the_seed_may_differ(tmp_path: Path) -> None:
         spread_over([first, sampled(tmp_path, 1, "rwww", temperature=0.5)])
     with pytest.raises(ConfigError, match="at least two"):
         spread_over([first])
+    with pytest.raises(ConfigError, match="named twice"):
+        spread_over([first, first])
 
 
 def test_all_must_have_been_asked_the_same(tmp_path: Path) -> None:
