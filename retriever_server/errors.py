@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 
 class RetrieverServerError(Exception):
@@ -10,11 +11,13 @@ class RetrieverServerError(Exception):
 
 
 class CorpusError(RetrieverServerError):
-    """A corpus that cannot be read: file, line (from 1; None is the file as a whole) and fault."""
+    """A corpus that cannot be read: file, line or row (from 1; None is the file as a whole) and fault."""
 
-    def __init__(self, path: Path, line_number: int | None, fault: str) -> None:
+    def __init__(
+        self, path: Path, line_number: int | None, fault: str, *, unit: Literal["line", "row"] = "line"
+    ) -> None:
         self.path, self.line_number, self.fault = path, line_number, fault
-        place = str(path) if line_number is None else f"{path}, line {line_number}"
+        place = str(path) if line_number is None else f"{path}, {unit} {line_number}"
         super().__init__(f"{place}: {fault}")
 
 

@@ -9,12 +9,14 @@ from typing import Literal, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from retriever_server.digests import FileRecord, record_file, sample_sha256
 from retriever_server.encoders import EncoderSpec
 from retriever_server.errors import IndexFolderError
+from retriever_server.rows import FaultKind
 
 PartName = Literal["dense", "bm25"]
 MANIFEST_FILE = "manifest.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Spec = TypeVar("Spec", EncoderSpec, "TermSpec")
 
@@ -29,10 +31,11 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class DensePart:
-    """The make of `index.faiss`: `kind` is a name of kinds.py or a FAISS factory string, `kind_reason` why it is."""
+    """The make of `index.faiss`: `kind` is what was asked for or chosen, `kind_reason` why, `factory` FAISS's words."""
 
     kind: str
     kind_reason: str
+    factory: str
     metric: Literal["inner_product"]
     is_normalised: bool
     encoder: EncoderSpec
@@ -66,13 +69,15 @@ class BM25Part:
 class Manifest:
     """The make of an index, which has a dense part, a BM25 part, or both.
 
-    `corpus_sha256` is of the stored passages, `file_bytes` the size of each file by its path in the folder.
+    `corpus_sha256` is of the stored passages, `num_skipped` of the rows that its corpus had beside them, `files` has
+    a record of each file by its path in the folder.
     """
 
     format_version: int
     num_passages: int
     corpus_sha256: str
-    file_bytes: dict[str, int]
+    num_skipped: dict[FaultKind, int]
+    files: dict[str, FileRecord]
     versions: dict[str, str]
     dense: DensePart | None
     bm25: BM25Part | None
@@ -84,17 +89,22 @@ class Manifest:
         return tuple(name for name, part in found.items() if part is not None)
 
     @property
+    def num_bytes(self) -> int:
+        """Of all files together."""
+        return sum(record.num_bytes for record in self.files.values())
+
+    @property
     def canaries(self) -> tuple[Canary, ...]:
         """Of the first part; the queries are the same for both."""
         return next((part.canaries for part in (self.dense, self.bm25) if part is not None), ())
 
 
 def differences(found: Spec, expected: Spec) -> str:
-    """What differs, field by field; empty when nothing does."""
+    """What differs, field by field, of what a difference matters for; empty when nothing does."""
     return ", ".join(
         f"{field.name} was {getattr(expected, field.name)!r} and is {getattr(found, field.name)!r}"
         for field in fields(expected)
-        if getattr(expected, field.name) != getattr(found, field.name)
+        if field.compare and getattr(expected, field.name) != getattr(found, field.name)
     )
 
 
@@ -109,7 +119,7 @@ def manifest_json(manifest: Manifest) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an index folder whose files have the sizes it names. Raises IndexFolderError."""
+    """The manifest of an index folder whose files have the sizes and samples it names. Raises IndexFolderError."""
     try:
         text = (folder / MANIFEST_FILE).read_bytes()
     except OSError as error:
@@ -121,9 +131,16 @@ def read_manifest(folder: Path) -> Manifest:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"])
         raise IndexFolderError(f"{folder}: bad {MANIFEST_FILE} ({where}: {fault['msg']}); build it again") from error
-    for name, num_bytes in manifest.file_bytes.items():
-        _check_size(folder / name, num_bytes)
+    for name, record in manifest.files.items():
+        _check_file(folder / name, record)
     return manifest
+
+
+def check_digests(manifest: Manifest, folder: Path) -> None:
+    """Read each file to its end. Raises IndexFolderError for the first that is not what the manifest says."""
+    for name, record in manifest.files.items():
+        if record_file(folder / name) != record:
+            raise _foreign(folder / name)
 
 
 def _check_format_version(text: bytes, folder: Path) -> None:
@@ -139,10 +156,16 @@ def _check_format_version(text: bytes, folder: Path) -> None:
         )
 
 
-def _check_size(path: Path, num_bytes: int) -> None:
+def _check_file(path: Path, record: FileRecord) -> None:
     found = path.stat().st_size if path.is_file() else None
-    if found != num_bytes:
+    if found != record.num_bytes:
         state = "missing" if found is None else f"{found:,} bytes long"
         raise IndexFolderError(
-            f"{path}: {state}, but the manifest says {num_bytes:,} bytes; copy it whole or build it again"
+            f"{path}: {state}, but the manifest says {record.num_bytes:,} bytes; copy it whole or build it again"
         )
+    if sample_sha256(path) != record.sample_sha256:
+        raise _foreign(path)
+
+
+def _foreign(path: Path) -> IndexFolderError:
+    return IndexFolderError(f"{path}: not the file that the manifest describes; copy it again or build it again")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from retriever_server.canaries import check_encoder, count_found_again
+from retriever_server.dense import open_dense
 from retriever_server.encoders import Encoder, SentenceEncoder
-from retriever_server.errors import EncoderError, IndexFolderError
-from retriever_server.index import open_dense, open_passages
-from retriever_server.manifest import Canary, Manifest, differences
+from retriever_server.errors import IndexFolderError
+from retriever_server.index import open_passages
+from retriever_server.manifest import Manifest, check_digests, differences
 from retriever_server.rerank import CrossEncoderReranker, RerankingRetriever
 from retriever_server.retrievers import (
     BM25Retriever,
@@ -74,8 +76,9 @@ def _prepare(
 
 
 def check_index(folder: Path) -> Manifest:
-    """The manifest, after all parts were opened; no encoder is loaded. Raises IndexFolderError."""
+    """The manifest, after all files were read and all parts opened; no encoder is loaded. Raises IndexFolderError."""
     store, manifest = open_passages(folder)
+    check_digests(manifest, folder)
     if manifest.dense is not None:
         open_dense(folder, manifest)
     if manifest.bm25 is not None:
@@ -91,21 +94,7 @@ def _prepare_dense(
         raise _missing_part(folder, manifest, "dense")
     index = open_dense(folder, manifest)
 
-    def load() -> DenseRetriever:
-        encoder = load_encoder(part.encoder.name)
-        if differing := differences(encoder.spec, part.encoder):
-            raise EncoderError(f"the encoder is not the one of the index: {differing}; build it again")
-        retriever = DenseRetriever(index, encoder, store)
-        num_same, num_expected = _count_found_again(retriever, part.canaries)
-        # Near ties may swap on another processor; another model finds next to nothing again.
-        if num_same < num_expected / 2:
-            raise EncoderError(
-                f"encoder {part.encoder.name!r} finds {num_same} of {num_expected} passages that it found when "
-                "the index was built: its weights have changed, build the index again"
-            )
-        return retriever
-
-    return load
+    return lambda: check_encoder(load_encoder(part.encoder.name), part, index, store)
 
 
 def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Callable[[], BM25Retriever]:
@@ -119,7 +108,7 @@ def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Call
         if differing := differences(TERMS, part.terms):
             raise IndexFolderError(f"{folder}: other BM25 settings: {differing}; build it again")
         retriever = BM25Retriever(open_bm25(folder / BM25_FOLDER, manifest.num_passages), store)
-        num_same, num_expected = _count_found_again(retriever, part.canaries)
+        num_same, num_expected = count_found_again(retriever, part.canaries)
         if num_same < num_expected:
             raise IndexFolderError(
                 f"{folder}: BM25 finds {num_same} of {num_expected} passages that it found when the index was "
@@ -133,11 +122,3 @@ def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Call
 def _missing_part(folder: Path, manifest: Manifest, part: str) -> IndexFolderError:
     there = " and ".join(manifest.parts)
     return IndexFolderError(f"{folder}: has no {part} part, only {there}; build it again, or choose another retriever")
-
-
-def _count_found_again(retriever: Retriever, canaries: Sequence[Canary]) -> tuple[int, int]:
-    """Of the passages that the canary queries found when the index was built: found again, and all."""
-    expected = [set(canary.passage_ids) for canary in canaries]
-    answers = retriever.search([canary.query for canary in canaries], top_k=max(map(len, expected), default=0))
-    found = [{hit.passage.id for hit in hits} for hits in answers]
-    return sum(len(ours & theirs) for ours, theirs in zip(found, expected, strict=True)), sum(map(len, expected))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from retriever_server.encoders import location_of
+from retriever_server.encoders import location_of, passage_text
 from retriever_server.errors import EncoderError
-from retriever_server.index import passage_text
 from retriever_server.retrievers import Retriever
 from retriever_server.schema import ScoredPassage
 

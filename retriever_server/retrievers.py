@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from retriever_server.dense import DenseIndex
 from retriever_server.encoders import Encoder
 from retriever_server.fusion import reciprocal_rank_fusion
-from retriever_server.index import DenseIndex
 from retriever_server.schema import Hits, ScoredPassage
 from retriever_server.store import PassageStore
 

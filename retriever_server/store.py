@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mmap
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,8 +21,8 @@ OFFSETS_FILE = "offsets.npy"
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> str:
-    """SHA-256 of the passages file that was written to `folder`, next to its offsets."""
-    digest, offsets, position = hashlib.sha256(), [0], 0
+    """SHA-256 of the passages file that was written to `folder`, next to its offsets; 8 bytes a passage are held."""
+    digest, offsets, position = hashlib.sha256(), array("Q", [0]), 0
     with (folder / PASSAGES_FILE).open("wb") as file:
         for passage in passages:
             row = orjson.dumps(passage, option=orjson.OPT_APPEND_NEWLINE)
@@ -28,7 +30,7 @@ def write_passages(passages: Iterable[Passage], folder: Path) -> str:
             digest.update(row)
             position += len(row)
             offsets.append(position)
-    np.save(folder / OFFSETS_FILE, np.asarray(offsets, dtype=np.uint64))
+    np.save(folder / OFFSETS_FILE, np.frombuffer(offsets, dtype=np.uint64))
     return digest.hexdigest()
 
 
@@ -36,9 +38,10 @@ class PassageStore:
     """Random access to the passages of a folder; opening costs the same for any number of rows."""
 
     def __init__(self, folder: Path) -> None:
+        self._path = folder / PASSAGES_FILE
         try:
             self._offsets: NDArray[np.uint64] = np.load(folder / OFFSETS_FILE, mmap_mode="r")
-            with (folder / PASSAGES_FILE).open("rb") as file:
+            with self._path.open("rb") as file:
                 self._rows = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError, EOFError) as error:
             raise IndexFolderError(f"{folder}: the passages cannot be opened ({error}); build it again") from error
@@ -54,4 +57,13 @@ class PassageStore:
         return Passage(**orjson.loads(self._rows[int(self._offsets[row]) : int(self._offsets[row + 1])]))
 
     def __iter__(self) -> Iterator[Passage]:
-        return (self[row] for row in range(len(self)))
+        return self.read(range(len(self)))
+
+    def read(self, rows: range) -> Iterator[Passage]:
+        """The passages of rows in succession, from the file: they do not add to the process's resident memory."""
+        if not rows:
+            return
+        with self._path.open("rb") as file:
+            file.seek(int(self._offsets[rows.start]))
+            for line in itertools.islice(file, len(rows)):
+                yield Passage(**orjson.loads(line))

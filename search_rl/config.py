@@ -55,14 +55,30 @@ class DataSection(Section):
 class RetrieverSection(Section):
     """How the agent reaches `/retrieve`. A search that still fails after the retries voids its episode.
 
-    `token_file` holds the bearer token of a service that wants one, on every node.
+    `url` may be a list of services of the same index: they are asked in turn. One that failed `failures_to_open` times
+    in a row is left alone until a probe finds it back; while all are, searches wait, and a training run stops once that
+    took `outage_limit_seconds`. Each worker process keeps `cache_entries` answers. `token_file` holds the bearer token
+    of a service that wants one, on every node.
     """
 
-    url: str = "http://127.0.0.1:8000"
+    url: str | tuple[str, ...] = "http://127.0.0.1:8000"
     top_k: PositiveInt = 3
     timeout_seconds: float = Field(default=30.0, gt=0)
     max_attempts: PositiveInt = 6
+    failures_to_open: PositiveInt = 3
+    outage_limit_seconds: float = Field(default=600.0, ge=0)
+    cache_entries: int = Field(default=10_000, ge=0)
     token_file: Path | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Every service."""
+        return (self.url,) if isinstance(self.url, str) else self.url
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """What `SearchClient` takes."""
+        return {"url": self.urls, **self.model_dump(exclude={"url", "top_k"})}
 
 
 class AgentSection(Section):

@@ -136,7 +136,7 @@ def run_demo(config_path: Path, overrides: Sequence[str]) -> Path:
     stages, memory = Stages(), MemoryWatch()
     memory.start()
     _prepare(stages, config)
-    with serving(FACTBOOK / "index", config.retriever.url):
+    with serving(FACTBOOK / "index", config.retriever.urls[0]):
         evaluations = warm / "eval"
         limit = ["--limit", str(config.eval.before_questions)] if config.eval.before_questions else []
         stages.run("eval before", "eval", *options, *limit, "--out", str(evaluations / "before"))

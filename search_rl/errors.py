@@ -26,6 +26,10 @@ class RetrieverError(SearchRLError):
     """The retrieval service is away, too slow, or answers nonsense: never an observation (invariant 7)."""
 
 
+class RetrieverOutage(RetrieverError):
+    """No retrieval service has answered for as long as one may wait."""
+
+
 class EngineError(SearchRLError):
     """The sampling engine failed, is silent, or disagrees with the trainer."""
 

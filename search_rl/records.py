@@ -100,7 +100,8 @@ def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
         "group_id": rollout.group_id,
         "question": asdict(trajectory.question),
         "stop_reason": str(trajectory.stop_reason),
-        "reward": {"total": rollout.reward.total, "parts": dict(rollout.reward.parts)},
+        "failure": trajectory.failure,
+        "reward": asdict(rollout.reward),
         "prompt_ids": trajectory.prompt.token_ids,
         "turns": [_turn_to_row(turn) for turn in trajectory.turns],
     }
@@ -123,6 +124,7 @@ def row_to_record(row: Row) -> Record:
         Segment(Origin.PROMPT, tuple(row["prompt_ids"])),
         tuple(_turn_from_row(turn) for turn in row["turns"]),
         StopReason(row["stop_reason"]),
+        row.get("failure", ""),
         given=_result_from_row(row["given"]) if "given" in row else None,
         given_seconds=row.get("given_seconds", 0.0),
     )

@@ -96,6 +96,19 @@ def score(trajectory: Trajectory, weights: Mapping[str, float] = DEFAULT_WEIGHTS
     return Reward(sum(weights[name] * part for name, part in parts.items()), parts)
 
 
+def score_or_void(trajectory: Trajectory, weights: Mapping[str, float] = DEFAULT_WEIGHTS) -> Reward:
+    """The score, or a reward whose `failure` names the user's part that failed: such an episode is void.
+
+    A trajectory that is void already is not scored. Raises ConfigError as `check_weights` does.
+    """
+    if trajectory.is_void:
+        return Reward(0.0)
+    try:
+        return score(trajectory, weights)
+    except RewardError as error:
+        return Reward(0.0, failure=str(error))
+
+
 def check_weights(weights: Mapping[str, float]) -> None:
     """Raise ConfigError for no weights, for an unknown part (naming the nearest), and for a weight that is no
     number.

@@ -139,14 +139,15 @@ class StopReason(StrEnum):
 class Trajectory:
     """An episode as tokens: the prompt, then turns. Masks and flat lists are derived, never stored twice.
 
-    `given` is what the prompt itself holds of the corpus: found by a search for its query, which took
-    `given_seconds`, or handed over, and then its query is empty.
+    `failure` says what became of a search that failed. `given` is what the prompt itself holds of the corpus: found by
+    a search for its query, which took `given_seconds`, or handed over, and then its query is empty.
     """
 
     question: Question
     prompt: Segment
     turns: tuple[Turn, ...]
     stop_reason: StopReason
+    failure: str = ""
     given: SearchResult | None = None
     given_seconds: float = 0.0
 
@@ -211,10 +212,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A score and the unweighted parts that it was made of."""
+    """A score and the unweighted parts that it was made of; `failure` says why there is none."""
 
     total: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,16 @@ class Rollout:
     trajectory: Trajectory
     reward: Reward
     group_id: str
+
+    @property
+    def is_void(self) -> bool:
+        """True when a search or the reward failed: counted, and never trained on (invariant 7)."""
+        return self.trajectory.is_void or bool(self.reward.failure)
+
+    @property
+    def failure(self) -> str:
+        """What made it void, empty where nothing did."""
+        return self.trajectory.failure or self.reward.failure
 
 
 __all__ = [

@@ -113,6 +113,7 @@ async def run_episode(
     prompt = Segment(Origin.PROMPT, _prompt_ids(question, codec=codec, protocol=protocol, limits=limits))
     transcript = _Transcript(prompt, limits)
     request_id = request_id or uuid.uuid4().hex
+    failure = ""
     while True:
         turn = await _policy_turn(transcript, engine=engine, codec=codec, protocol=protocol, request_id=request_id)
         stop_reason = _stop_reason(turn, transcript, environment)
@@ -121,10 +122,10 @@ async def run_episode(
                 turn = await _observed(turn, transcript, environment)
             except RetrieverError as error:
                 _logger.warning("question %s is void: %s", question.key, error)
-                stop_reason = StopReason.SEARCH_FAILED
+                stop_reason, failure = StopReason.SEARCH_FAILED, str(error)
         transcript.append(turn)
         if stop_reason is not None:
-            return Trajectory(question, prompt, tuple(transcript.turns), stop_reason)
+            return Trajectory(question, prompt, tuple(transcript.turns), stop_reason, failure)
 
 
 @dataclass(slots=True)

@@ -13,36 +13,132 @@ import typer
 from retriever_server.schema import RetrieverName
 
 if TYPE_CHECKING:
+    from retriever_server.corpus import CorpusReport
     from retriever_server.manifest import Manifest
 
-app = typer.Typer(help="Build, look at and query a corpus index.", no_args_is_help=True)
+app = typer.Typer(help="Build, add to, import, look at and query a corpus index.", no_args_is_help=True)
 
 _PLAIN_STEP_PERCENT = 10
 
 
+_CORPUS_HELP = "Corpus: .jsonl (.gz, .zst) or .parquet rows, or .txt, .md, .html, .pdf documents; a file or a folder."
+_CORPUS = Annotated[Path, typer.Option(help=_CORPUS_HELP)]
+_CHUNK_WORDS = Annotated[
+    int | None, typer.Option(min=1, help="Most words of a passage cut from a document (100); ends at a sentence.")
+]
+_SKIP_BAD = Annotated[bool, typer.Option("--skip-bad", help="Count and list rows that cannot be used, and go on.")]
+_BATCH_SIZE = Annotated[int, typer.Option(min=1, help="Passages the encoder takes at once.")]
+
+
 @app.command()
 def build(
-    corpus: Annotated[Path, typer.Option(help="Corpus, .jsonl or .jsonl.gz: id and title/text, or contents.")],
+    *,
+    corpus: _CORPUS,
     out: Annotated[Path, typer.Option(help="Index folder to write; an index that is there is replaced.")],
     encoder: Annotated[str, typer.Option(help="Hub id, local folder, or the embedded default.")] = "all-MiniLM-L6-v2",
-    batch_size: Annotated[int, typer.Option(min=1, help="Passages the encoder takes at once.")] = 32,
+    batch_size: _BATCH_SIZE = 32,
     retriever: Annotated[
         Literal["dense", "bm25", "hybrid"],
         typer.Option(help="What the folder is for: dense vectors, BM25 weights, or hybrid: both."),
     ] = "dense",
     kind: Annotated[
         str,
-        typer.Option(help="Dense index: flat (exact), fp16, sq8, hnsw, a FAISS factory string, or auto, by size."),
+        typer.Option(
+            help="Dense index: flat (exact), fp16, sq8, hnsw, ivfpq, a FAISS factory string, or auto, by size."
+        ),
     ] = "flat",
+    chunk_words: _CHUNK_WORDS = None,
+    skip_bad: _SKIP_BAD = False,
 ) -> None:
-    """Turn a corpus into an index folder."""
+    """Turn a corpus into an index folder; after a kill the same command goes on where it was."""
     from retriever_server.encoders import SentenceEncoder
     from retriever_server.index import build_index
 
-    model = SentenceEncoder(encoder, batch_size=batch_size) if retriever != "bm25" else None
+    with _reading(skip_bad) as report, _progress("indexing passages") as progress:
+        manifest = build_index(
+            corpus,
+            out,
+            SentenceEncoder(encoder, batch_size=batch_size) if retriever != "bm25" else None,
+            kind=kind,
+            with_bm25=retriever != "dense",
+            chunk_words=chunk_words,
+            report=report,
+            progress=progress,
+            notice=_notice,
+        )
+    _tell(out, manifest)
+
+
+@app.command()
+def add(
+    *,
+    index: Annotated[Path, typer.Option(help="Index folder to add to.")],
+    corpus: _CORPUS,
+    batch_size: _BATCH_SIZE = 32,
+    chunk_words: _CHUNK_WORDS = None,
+    skip_bad: _SKIP_BAD = False,
+) -> None:
+    """Put the passages of a corpus behind those of an index; a service takes them up when it reloads."""
+    from functools import partial
+
+    from retriever_server.adding import add_to_index
+    from retriever_server.encoders import SentenceEncoder
+
+    load_encoder = partial(SentenceEncoder, batch_size=batch_size)
+    with _reading(skip_bad) as report, _progress("indexing passages") as progress:
+        manifest = add_to_index(
+            index, corpus, load_encoder, chunk_words=chunk_words, report=report, progress=progress, notice=_notice
+        )
+    _tell(index, manifest)
+
+
+@app.command("import")
+def import_(
+    vectors: Annotated[list[Path], typer.Argument(help="FAISS index file, or its parts in order: part_aa part_ab.")],
+    *,
+    corpus: Annotated[Path, typer.Option(help="The corpus of the vectors, in their order.")],
+    encoder: Annotated[str, typer.Option(help="The encoder that made the vectors: hub id or local folder.")],
+    out: Annotated[Path, typer.Option(help="Index folder to write; an index that is there is replaced.")],
+    with_bm25: Annotated[bool, typer.Option("--with-bm25", help="Build a BM25 part beside the vectors.")] = False,
+) -> None:
+    """Turn a published FAISS index and its corpus (wiki-18) into an index folder, without encoding it."""
+    from retriever_server.encoders import SentenceEncoder
+    from retriever_server.importing import import_index
+
     with _progress("indexing passages") as progress:
-        manifest = build_index(corpus, out, model, kind=kind, with_bm25=retriever != "dense", progress=progress)
-    typer.echo(f"{out}: {manifest.num_passages:,} passages{_dense_text(manifest)}{', BM25' if manifest.bm25 else ''}")
+        manifest = import_index(
+            vectors,
+            corpus,
+            out,
+            SentenceEncoder(encoder),
+            with_bm25=with_bm25,
+            progress=progress,
+            notice=_notice,
+        )
+    _tell(out, manifest)
+
+
+def _notice(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+@contextmanager
+def _reading(skip_bad: bool) -> Iterator[CorpusReport]:
+    """A report of which the skipped rows are told however the reading ends, the rest when it ends well."""
+    from retriever_server.corpus import CorpusReport
+
+    report = CorpusReport(skip_bad=skip_bad)
+    try:
+        yield report
+    finally:
+        for fault in report.faults:
+            typer.echo(f"skipped: {fault}", err=True)
+    typer.echo(report.summary, err=True)
+
+
+def _tell(folder: Path, manifest: Manifest) -> None:
+    bm25 = ", BM25" if manifest.bm25 else ""
+    typer.echo(f"{folder}: {manifest.num_passages:,} passages{_dense_text(manifest)}{bm25}")
 
 
 def _dense_text(manifest: Manifest) -> str:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from retriever_server.errors import RetrieverServerError
 from search_rl import __version__
-from search_rl.cli import ask, data, demo, doctor, eval, index, model, score, serve, sft, train
+from search_rl.cli import ask, bench, data, demo, doctor, eval, index, model, score, serve, sft, train
 from search_rl.errors import SearchRLError
 
 EXIT_ERROR = 2
@@ -67,6 +67,7 @@ app.command()(train.train)
 app.add_typer(eval.app, name="eval")
 app.command()(score.score)
 app.command()(ask.ask)
+app.add_typer(bench.app, name="bench")
 app.command()(doctor.doctor)
 app.command()(demo.demo)
 

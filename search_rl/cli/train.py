@@ -25,6 +25,8 @@ def train(
 
         typer.echo(verl_command(loaded, resume=resume))
         return
+    from functools import partial
+
     from rich.console import Console
 
     from search_rl.training.launch import train as run
@@ -32,8 +34,11 @@ def train(
     from search_rl.viewer.progress import step_progress
 
     check_before_training(loaded)
-    with step_progress(loaded.trainer.total_steps, Console(stderr=True), describe=describe_step) as on_step:
-        folder = run(loaded, resume=resume, on_step=on_step)
+    console = Console(stderr=True)
+    with step_progress(loaded.trainer.total_steps, console, describe=describe_step) as on_step:
+        folder = run(
+            loaded, resume=resume, on_step=on_step, on_notice=partial(console.print, markup=False, soft_wrap=True)
+        )
     typer.echo(f"model: {folder.export}")
     typer.echo(f"{folder.root}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -29,10 +29,14 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Sampled token ids with the log-prob of each under the sampling distribution."""
+    """Sampled token ids with the log-prob of each under the sampling distribution.
+
+    `num_cached_tokens` of the prompt were in the engine's prefix cache, where the engine tells.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    num_cached_tokens: int = field(default=0, compare=False)
 
 
 class Engine(Protocol):

@@ -189,13 +189,7 @@ async def open_parts(setup: Setup, *, needs_service: bool = True) -> AsyncIterat
         check_checkpoint(Path(setup.model))
     setup = await with_api(setup)
     async with AsyncExitStack() as stack:
-        client = SearchClient(
-            setup.retriever.url,
-            timeout_seconds=setup.retriever.timeout_seconds,
-            max_attempts=setup.retriever.max_attempts,
-            token_file=setup.retriever.token_file,
-        )
-        searcher = await stack.enter_async_context(client)
+        searcher = await stack.enter_async_context(SearchClient(**setup.retriever.client_options))
         if needs_service:
             await searcher.check()
         engine, codec = await stack.enter_async_context(_engine(setup, load_codec(setup.model)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import ray
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from search_rl.agent.episode import Limits, run_episode
@@ -16,25 +18,28 @@ from search_rl.agent.protocols import protocol_named
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
 from search_rl.engines.base import Generation
-from search_rl.errors import EngineError, RewardError
+from search_rl.errors import EngineError
 from search_rl.records import rollout_to_row
-from search_rl.rewards import score
+from search_rl.rewards import score_or_void
 from search_rl.search import SearchClient
 from search_rl.training import monitor
-from search_rl.types import Reward, Rollout, Trajectory
+from search_rl.types import Rollout
 
 SETTINGS_KEY = "search_rl"
 """Where `rollout.custom` carries this project's settings to every worker."""
 
 
 @cache
-def _client(url: str, timeout_seconds: float, max_attempts: int, token_file: str | None) -> SearchClient:
-    """One client, so one connection pool and one queue of queries, for all episodes of a worker process."""
+def _client(options_json: bytes) -> SearchClient:
+    """One client, so one connection pool, one queue of queries and one cache, for all episodes of a worker process."""
+    options = orjson.loads(options_json)
+    token_file = options.pop("token_file")
+    # A pause beats at every probe, and a probe may take as long as any request.
+    patience_seconds = monitor.DEFAULT_PATIENCE_SECONDS + options["timeout_seconds"]
     return SearchClient(
-        url,
-        timeout_seconds=timeout_seconds,
-        max_attempts=max_attempts,
+        **options,
         token_file=Path(token_file) if token_file else None,
+        on_pause=partial(monitor.pause, patience_seconds=patience_seconds),
     )
 
 
@@ -91,36 +96,40 @@ class SearchAgentLoop(AgentLoopBase):
         """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics."""
         settings = self.rollout_config.custom[SETTINGS_KEY]
         engine = ServerEngine(self.server_manager, sampling_params)
+        client = _client(orjson.dumps(OmegaConf.to_container(settings["retriever"])))
         trajectory = await run_episode(
             question_row(row).question,
             engine=engine,
-            searcher=_client(**settings["retriever"]),
+            searcher=client,
             codec=TransformersCodec(self.tokenizer),
             protocol=protocol_named(settings["prompt"]),
             limits=Limits(**settings["limits"]),
         )
-        rollout = Rollout(trajectory, _reward(trajectory, orjson.loads(settings["reward"])), group_id=row["uid"])
-        return agent_loop_output(rollout, engine.weight_versions, num_preempted=engine.num_preempted)
-
-
-def _reward(trajectory: Trajectory, weights: Mapping[str, float]) -> Reward:
-    """The episode's reward; a reward function of the user's that fails stops the run."""
-    try:
-        return score(trajectory, weights)
-    except RewardError as error:
-        monitor.fail(str(error))
-        raise
+        rollout = Rollout(trajectory, score_or_void(trajectory, orjson.loads(settings["reward"])), group_id=row["uid"])
+        return agent_loop_output(
+            rollout,
+            engine.weight_versions,
+            num_preempted=engine.num_preempted,
+            retriever={"lost": client.lost, "counts": asdict(client.take_counts())},
+        )
 
 
 def agent_loop_output(
-    rollout: Rollout, weight_versions: Mapping[str, int], *, num_preempted: int = 0
+    rollout: Rollout,
+    weight_versions: Mapping[str, int],
+    *,
+    num_preempted: int = 0,
+    retriever: Mapping[str, Any] | None = None,
 ) -> AgentLoopOutput:
-    """A rollout in verl's terms, id for id (invariant 1), with the whole record along for the run folder."""
+    """A rollout in verl's terms, id for id (invariant 1), with the whole record along for the run folder.
+
+    `retriever` is what this worker's client has seen since the last episode that ended (`step_episodes.py`).
+    """
     trajectory = rollout.trajectory
     return AgentLoopOutput(
         prompt_ids=list(trajectory.prompt.token_ids),
         response_ids=list(trajectory.response_ids),
-        response_mask=trainable_mask(trajectory),
+        response_mask=trainable_mask(rollout),
         response_logprobs=list(trajectory.response_logprobs),
         reward_score=rollout.reward.total,
         num_turns=len(trajectory.turns),
@@ -131,12 +140,13 @@ def agent_loop_output(
         ),
         extra_fields={
             "rollout": orjson.dumps(rollout_to_row(rollout, {})).decode(),
+            "retriever": dict(retriever or {}),
             "reward_extra_info": {},
             **weight_versions,
         },
     )
 
 
-def trainable_mask(trajectory: Trajectory) -> list[int]:
+def trainable_mask(rollout: Rollout) -> list[int]:
     """1 where the policy sampled the token, as verl wants it; all 0 for a void episode (invariants 2 and 7)."""
-    return [int(is_policy and not trajectory.is_void) for is_policy in trajectory.response_mask]
+    return [int(is_policy and not rollout.is_void) for is_policy in rollout.trajectory.response_mask]

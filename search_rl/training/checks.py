@@ -11,13 +11,15 @@ from search_rl.errors import EngineError, TrainingError
 from search_rl.types import Rollout
 
 
-def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float, url: str) -> None:
-    """Raises TrainingError when more than `max_share` of a step's episodes lost their search (invariant 7)."""
-    share = sum(rollout.trajectory.is_void for rollout in rollouts) / len(rollouts)
-    if share > max_share:
+def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float) -> None:
+    """Raises TrainingError when more than `max_share` of a step's episodes are void, or all (invariant 7)."""
+    void = [rollout for rollout in rollouts if rollout.is_void]
+    share = len(void) / len(rollouts)
+    if share > max_share or share == 1:
+        num_searches = sum(rollout.trajectory.is_void for rollout in void)
         raise TrainingError(
-            f"{share:.0%} of the episodes of step {step} are void because their search failed, more than "
-            f"trainer.max_void_share={max_share}: is the retriever at {url} up and fast enough?"
+            f"{share:.0%} of the episodes of step {step} are void, more than trainer.max_void_share={max_share} "
+            f"({num_searches} lost a search, {len(void) - num_searches} their reward); the first: {void[0].failure}"
         )
 
 

@@ -28,6 +28,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from search_rl.allocator import KeptMemory
 from search_rl.training import monitor
+from search_rl.training.live_rows import divide_by_live_rows
 from search_rl.training.packing import length_sorted_batches, loss_positions
 
 DEFAULT_MICRO_BATCH_TOKENS = 4096
@@ -104,6 +105,7 @@ class CpuEngine(FSDPEngineWithLMHead):
         )
         max_tokens = tu.get_non_tensor_data(data, "max_token_len_per_gpu", DEFAULT_MICRO_BATCH_TOKENS)
         if not forward_only:
+            divide_by_live_rows(data, self.get_data_parallel_group())
             data = tu.index_select_tensor_dict(data, _rows_in_loss(data, loss_function))
         indices = length_sorted_batches(data["input_ids"].offsets().diff().tolist(), max_tokens)
         outputs = []

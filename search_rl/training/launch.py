@@ -38,8 +38,15 @@ REPORTED_VERSIONS = (
 )
 
 
-def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], None]) -> RunFolder:
-    """The run folder of a finished run; `on_step` gets each step's metrics as soon as the step is done.
+def train(
+    config: Config,
+    *,
+    resume: bool,
+    on_step: Callable[[dict[str, Any]], None],
+    on_notice: Callable[[str], None] = lambda notice: None,
+) -> RunFolder:
+    """The run folder of a finished run; `on_step` gets each step's metrics as soon as the step is done, `on_notice` a
+    line now and then while the run pauses.
 
     Raises TrainingError or EngineError with one line for the user; the traceback is in the run folder's error.log.
     """
@@ -49,7 +56,7 @@ def train(config: Config, *, resume: bool, on_step: Callable[[dict[str, Any]], N
     tree = compose(config, resume=resume)
     _prepare_folder(folder, config, resume=resume)
     with _ray_session(config, tree):
-        _run(config, tree, folder, on_step=on_step)
+        _run(config, tree, folder, on_step=on_step, on_notice=on_notice)
     return folder
 
 
@@ -168,7 +175,14 @@ def _end(processes: list[psutil.Process], patience_seconds: float = 10.0) -> Non
     psutil.wait_procs(alive, timeout=patience_seconds)
 
 
-def _run(config: Config, tree: Any, folder: RunFolder, *, on_step: Callable[[dict[str, Any]], None]) -> None:
+def _run(
+    config: Config,
+    tree: Any,
+    folder: RunFolder,
+    *,
+    on_step: Callable[[dict[str, Any]], None],
+    on_notice: Callable[[str], None],
+) -> None:
     """Run verl's task in its own actor, and watch the monitor meanwhile."""
     import ray
 
@@ -177,10 +191,17 @@ def _run(config: Config, tree: Any, folder: RunFolder, *, on_step: Callable[[dic
 
     pulse = monitor.start(config.trainer.start_seconds)
     runner = ray.remote(num_cpus=1)(SearchTaskRunner).remote()
-    watch(runner.run.remote(tree), pulse, folder, on_step=on_step)
+    watch(runner.run.remote(tree), pulse, folder, on_step=on_step, on_notice=on_notice)
 
 
-def watch(finished: Any, monitor: Any, folder: RunFolder, *, on_step: Callable[[dict[str, Any]], None]) -> None:
+def watch(
+    finished: Any,
+    monitor: Any,
+    folder: RunFolder,
+    *,
+    on_step: Callable[[dict[str, Any]], None],
+    on_notice: Callable[[str], None] = lambda notice: None,
+) -> None:
     """Return when the Ray task `finished` is done. Raises TrainingError when it fails, when a process of the run asked
     to stop, or when the next sign of life is overdue."""
     import ray
@@ -190,6 +211,8 @@ def watch(finished: Any, monitor: Any, folder: RunFolder, *, on_step: Callable[[
         pulse = ray.get(monitor.read.remote())
         for metrics in pulse.steps:
             on_step(metrics)
+        for notice in pulse.notices:
+            on_notice(notice)
         if done:
             _finish(finished, folder)
             return

@@ -11,9 +11,13 @@ from search_rl.types import Rollout, Search, StopReason
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Metrics of one training step; `agent/void_share` is of all episodes, everything else of the live ones."""
-    live = [rollout for rollout in rollouts if not rollout.trajectory.is_void]
-    metrics = {"agent/void_share": 1 - len(live) / len(rollouts)}
+    """Metrics of one training step; `agent/void_…` are shares of all episodes, everything else is of the live ones."""
+    live = [rollout for rollout in rollouts if not rollout.is_void]
+    metrics = {
+        "agent/void_share": 1 - len(live) / len(rollouts),
+        "agent/void_search_share": fmean(rollout.trajectory.is_void for rollout in rollouts),
+        "agent/void_reward_share": fmean(bool(rollout.reward.failure) for rollout in rollouts),
+    }
     if not live:
         return metrics
     trajectories = [rollout.trajectory for rollout in live]

@@ -6,6 +6,7 @@ The monitor is a named Ray actor, reachable from every node; in a process withou
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +15,20 @@ import ray
 
 ACTOR_NAME = "search_rl_monitor"
 DEFAULT_PATIENCE_SECONDS = 120.0
+NOTICE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What the driver sees: the last stage, its age, how long it may last, a fatal message, and new step metrics."""
+    """What the driver sees: the last stage, its age, how long it may last, a fatal message, and what is new since it
+    last looked: metrics of steps, and notices for the user."""
 
     stage: str
     age_seconds: float
     patience_seconds: float
     failure: str | None
     steps: tuple[dict[str, Any], ...]
+    notices: tuple[str, ...] = ()
 
     @property
     def is_silent(self) -> bool:
@@ -39,10 +43,19 @@ class Monitor:
         self._stage, self._at, self._patience = "start", time.monotonic(), start_seconds
         self._failure: str | None = None
         self._steps: list[dict[str, Any]] = []
+        self._notices: list[str] = []
+        self._noticed_at = -math.inf
 
     def beat(self, stage: str, patience_seconds: float) -> None:
         """Note a sign of life."""
         self._stage, self._at, self._patience = stage, time.monotonic(), patience_seconds
+
+    def pause(self, reason: str, patience_seconds: float) -> None:
+        """Note a sign of life of a process that waits on purpose; the user hears of it once in a while."""
+        self.beat(f"pause, {reason}", patience_seconds)
+        if self._at - self._noticed_at >= NOTICE_SECONDS:
+            self._noticed_at = self._at
+            self._notices.append(f"training pauses: {reason}")
 
     def fail(self, message: str) -> None:
         """Ask the driver to stop the run; the first message wins."""
@@ -55,7 +68,9 @@ class Monitor:
     def read(self) -> Pulse:
         """The state since the last read."""
         steps, self._steps = tuple(self._steps), []
-        return Pulse(self._stage, time.monotonic() - self._at, self._patience, self._failure, steps)
+        notices, self._notices = tuple(self._notices), []
+        age_seconds = time.monotonic() - self._at
+        return Pulse(self._stage, age_seconds, self._patience, self._failure, steps, notices)
 
 
 def start(start_seconds: float) -> Any:
@@ -67,6 +82,11 @@ def start(start_seconds: float) -> Any:
 def beat(stage: str, patience_seconds: float = DEFAULT_PATIENCE_SECONDS) -> None:
     """Tell the monitor of this run, if there is one, that this process is alive."""
     _send("beat", stage, patience_seconds)
+
+
+def pause(reason: str, patience_seconds: float = DEFAULT_PATIENCE_SECONDS) -> None:
+    """Tell the monitor that this process waits on purpose, and why; to be repeated within `patience_seconds`."""
+    _send("pause", reason, patience_seconds)
 
 
 def fail(message: str) -> None:

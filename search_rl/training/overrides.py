@@ -171,9 +171,8 @@ def _settings(config: Config) -> list[str]:
         "prompt": config.agent.prompt,
         "limits": asdict(limits_of(config.agent, config.retriever.top_k)),
         "retriever": {
-            "url": config.retriever.url,
-            "timeout_seconds": config.retriever.timeout_seconds,
-            "max_attempts": config.retriever.max_attempts,
+            **config.retriever.client_options,
+            "url": list(config.retriever.urls),
             "token_file": str(config.retriever.token_file.resolve()) if config.retriever.token_file else "",
         },
         "reward": json.dumps(config.reward),

@@ -37,7 +37,13 @@ register(AGENT_LOOP)(SearchAgentLoop)
 register_trainer(TRAINER)(SearchTrainer)
 register_adv_est("search_rl_grpo")(_grpo)
 register_adv_est("search_rl_grpo_no_std")(_grpo_no_std)
-if is_cpu_platform():
+if not is_cpu_platform():
+    from search_rl.training.live_rows import LiveRowsEngine
+
+    # A vendor's entry goes before the one that verl makes for the device.
+    vendors = ["nvidia", "amd"]
+    EngineRegistry.register("language_model", backend=["fsdp", "fsdp2"], vendor=vendors)(LiveRowsEngine)
+else:
     from search_rl.training.cpu_engine import CpuEngine
 
     EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cpu"])(CpuEngine)

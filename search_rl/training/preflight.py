@@ -59,10 +59,5 @@ def _check_questions(path: Path, config: Config) -> None:
 
 
 async def _check_retriever(config: Config) -> None:
-    async with SearchClient(
-        config.retriever.url,
-        timeout_seconds=config.retriever.timeout_seconds,
-        max_attempts=1,
-        token_file=config.retriever.token_file,
-    ) as client:
+    async with SearchClient(**config.retriever.client_options) as client:
         await client.check()

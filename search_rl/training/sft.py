@@ -65,12 +65,7 @@ async def _demonstrations(config: Config) -> list[Rollout]:
         seed=config.run.seed,
     )
     retriever = config.retriever
-    async with SearchClient(
-        retriever.url,
-        timeout_seconds=retriever.timeout_seconds,
-        max_attempts=retriever.max_attempts,
-        token_file=retriever.token_file,
-    ) as client:
+    async with SearchClient(**retriever.client_options) as client:
         await client.check()
         return await demonstrate(
             chosen,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from search_rl.records import row_to_record
+from search_rl.errors import RetrieverOutage, TrainingError
 from search_rl.training import monitor
 from search_rl.training.agent_loop import SETTINGS_KEY
 from search_rl.training.checks import Agreement, agreement, check_agreement, check_void_share
 from search_rl.training.exports import cast_weights
 from search_rl.training.metrics import rollout_metrics
 from search_rl.training.run_folder import RunFolder
-from search_rl.types import Rollout
+from search_rl.training.step_episodes import StepEpisodes, step_episodes
 
 UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
@@ -28,6 +29,9 @@ UPDATE_PATIENCE_SECONDS = 1800.0
 class SearchTrainer(PPOTrainerSync):
     """One step: rollouts, checks, advantages, update, weight sync; what is new here stands around verl's own."""
 
+    global_steps: int
+    train_dataloader: Any
+
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):
             config.trainer.v1.trainer_mode = "sync"
@@ -35,7 +39,9 @@ class SearchTrainer(PPOTrainerSync):
         self._settings = config.actor_rollout_ref.rollout.custom[SETTINGS_KEY]
         self._folder = RunFolder(Path(self._settings["run_folder"]))
         self._is_checked = False
-        self._rollouts: list[Rollout] = []
+        self._episodes = StepEpisodes(())
+        self._first_step = 1
+        self._data_position: dict[str, Any] = {}
 
     def on_init_end(self) -> None:
         """The rollout engine gets its first weights; a failure in there hangs, so this is watched."""
@@ -47,11 +53,18 @@ class SearchTrainer(PPOTrainerSync):
         """Metrics go to one file that a resumed run appends to; verl's own file tracker would empty it."""
         super().on_train_begin()
         self.logger.logger["run_folder"] = self._folder.metrics_log(self.global_steps)
+        self._first_step = self.global_steps
 
     def on_step_begin(self) -> None:
         """A step begins with rollouts."""
         super().on_step_begin()
         monitor.beat("rollout")
+
+    def prepare_step(self) -> dict[str, Any]:
+        """The step's questions go out; where they were taken from is kept, for a step that may never be finished."""
+        self._data_position = self.train_dataloader.state_dict()
+        prepared: dict[str, Any] = super().prepare_step()
+        return prepared
 
     def on_sample_end(self) -> None:
         """Rollouts are done."""
@@ -64,15 +77,44 @@ class SearchTrainer(PPOTrainerSync):
         super().on_step_end()
         monitor.beat("metrics")
 
+    def _balance_batch(self, batch: KVBatchMeta, *arguments: Any, **options: Any) -> KVBatchMeta:
+        """Only live episodes go on: no estimator, loss or denominator of verl's ever sees a void one (invariant 7)."""
+        self._episodes = self._read_episodes(batch)
+        self._check_episodes()
+        is_void = [rollout.is_void for rollout in self._episodes.rollouts]
+        void_keys = [key for key, void in zip(batch.keys, is_void, strict=True) if void]
+        if void_keys:
+            tq.kv_clear(keys=void_keys, partition_id=batch.partition_id)
+            batch = batch.select_keys([key for key in batch.keys if key not in set(void_keys)])
+        return super()._balance_batch(batch, *arguments, **options)
+
+    def _check_episodes(self) -> None:
+        """Raises RetrieverOutage or TrainingError for a step that must not be trained on; nothing done so far is lost
+        then."""
+        step, settings = self.global_steps, self._settings
+        try:
+            if self._episodes.lost:
+                limit_seconds = settings["retriever"]["outage_limit_seconds"]
+                raise RetrieverOutage(f"{self._episodes.lost}: waited retriever.outage_limit_seconds={limit_seconds:g}")
+            check_void_share(self._episodes.rollouts, step=step, max_share=settings["max_void_share"])
+        except (RetrieverOutage, TrainingError) as error:
+            self._folder.write_rollouts(step, self._episodes.rollouts)
+            self._save_finished_steps()
+            last = self._folder.last_step
+            way_on = "no step was finished" if last is None else f"step {last} is saved, go on with --resume"
+            raise type(error)(f"{error}; {way_on}") from error
+
+    def _save_finished_steps(self) -> None:
+        """A checkpoint of the state after the last finished step, while the next one is under way."""
+        finished = self.global_steps - 1
+        if finished < self._first_step or finished == self._folder.last_step:
+            return
+        self.global_steps = finished
+        self.train_dataloader = _Position(self._data_position)
+        self._save_checkpoint()
+
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         settings = self._settings
-        self._rollouts = self._read_rollouts(batch)
-        check_void_share(
-            self._rollouts,
-            step=self.global_steps,
-            max_share=settings["max_void_share"],
-            url=settings["retriever"]["url"],
-        )
         if self._is_checked:
             return super()._compute_old_log_prob(batch, metrics)
         correction = self.config.algorithm.rollout_correction
@@ -85,15 +127,9 @@ class SearchTrainer(PPOTrainerSync):
         self._is_checked = True
         return batch
 
-    def _read_rollouts(self, batch: KVBatchMeta) -> list[Rollout]:
+    def _read_episodes(self, batch: KVBatchMeta) -> StepEpisodes:
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["extra_fields"])
-        fields = data.pop("extra_fields").tolist()
-        real = [not tag.get("is_padding", False) for tag in batch.tags]
-        return [
-            row_to_record(orjson.loads(row["rollout"])).rollout
-            for row, is_real in zip(fields, real, strict=True)
-            if is_real
-        ]
+        return step_episodes(data.pop("extra_fields").tolist())
 
     def _measure_agreement(self, batch: KVBatchMeta) -> Agreement:
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
@@ -105,8 +141,8 @@ class SearchTrainer(PPOTrainerSync):
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **where: Any
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **where)
-        metrics.update(rollout_metrics(self._rollouts))
-        self._folder.write_rollouts(self.global_steps, self._rollouts)
+        metrics.update(rollout_metrics(self._episodes.rollouts) | self._episodes.metrics)
+        self._folder.write_rollouts(self.global_steps, self._episodes.rollouts)
         monitor.report({"step": self.global_steps, **_plain(metrics)})
 
     def _save_checkpoint(self) -> None:
@@ -120,6 +156,17 @@ class SearchTrainer(PPOTrainerSync):
             raise
         cast_weights(self._folder.model(self.global_steps))
         self._folder.note_checkpoint(self.global_steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """A place in the data, where verl's checkpoint asks the loader for one."""
+
+    state: dict[str, Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place."""
+        return self.state
 
 
 def _plain(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,9 @@ import pytest
 from fastapi import FastAPI
 
 from retriever_server.app import create_app
+from retriever_server.digests import record_file
 from retriever_server.index import build_index
+from retriever_server.manifest import MANIFEST_FILE
 from retriever_server.opening import open_retriever
 from retriever_server.retrievers import Retriever
 from retriever_server.schema import Passage, ScoredPassage
@@ -45,6 +47,14 @@ def write_corpus(path: Path, rows: Iterable[Passage | dict[str, Any]]) -> Path:
     """The path, after one JSON line a row."""
     path.write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
     return path
+
+
+def vouch_for(folder: Path) -> None:
+    """Let the manifest of an index folder describe its files as they are now."""
+    manifest = orjson.loads((folder / MANIFEST_FILE).read_bytes())
+    paths = {name: folder / name for name in manifest["files"]}
+    manifest["files"].update({name: record_file(path) for name, path in paths.items() if path.exists()})
+    (folder / MANIFEST_FILE).write_bytes(orjson.dumps(manifest))
 
 
 def post(app: FastAPI, *bodies: Any) -> list[httpx.Response]:

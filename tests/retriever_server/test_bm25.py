@@ -19,7 +19,7 @@ from retriever_server.index import build_index
 from retriever_server.manifest import MANIFEST_FILE
 from retriever_server.opening import check_index, open_retriever
 from tests.retriever_server.bag_of_words import PLANETS
-from tests.retriever_server.conftest import write_corpus
+from tests.retriever_server.conftest import vouch_for, write_corpus
 
 K1, B = 0.9, 0.4
 
@@ -187,6 +187,7 @@ def test_another_make_or_a_damaged_part_is_refused(
     folder = tmp_path / "index"
     shutil.copytree(bm25_folder, folder)
     damage(folder)
+    vouch_for(folder)
     with pytest.raises(IndexFolderError, match=message) as caught:
         open_retriever(folder, "bm25")
     assert re.search(str(folder), str(caught.value)) and "\n" not in str(caught.value)

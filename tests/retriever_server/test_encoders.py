@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retriever_server.encoders import PREFIXES, Prefixes, SentenceEncoder, normalised, prefixes_of
+from retriever_server.encoders import PREFIXES, Prefixes, SentenceEncoder, normalised, passage_text, prefixes_of
 from retriever_server.errors import EncoderError
-from retriever_server.index import build_index, passage_text
+from retriever_server.index import build_index
 from retriever_server.opening import open_retriever
 from tests.retriever_server.bag_of_words import PLANETS
 from tests.retriever_server.conftest import write_corpus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retriever_server.dense import DenseIndex, open_dense
+from retriever_server.encoders import passage_text
 from retriever_server.errors import CorpusError, EncoderError, IndexFolderError
-from retriever_server.index import DenseIndex, build_index, open_dense, passage_text
+from retriever_server.index import build_index
 from retriever_server.manifest import read_manifest
 from retriever_server.opening import check_index, open_retriever
 from retriever_server.retrievers import Retriever
 from retriever_server.schema import Passage
 from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
-from tests.retriever_server.conftest import write_corpus
+from tests.retriever_server.conftest import vouch_for, write_corpus
 
 
 def ids(retriever: Retriever, query: str, *, top_k: int) -> list[str]:
@@ -101,7 +103,23 @@ def test_the_manifest_says_how_the_index_was_made(planets_folder: Path) -> None:
     assert manifest.dense is not None
     assert (manifest.dense.encoder.name, manifest.dense.encoder.dimension) == ("bag-of-words", 256)
     assert manifest.canaries[0].passage_ids[0] == "mercury"
-    assert manifest.file_bytes["index.faiss"] == (planets_folder / "index.faiss").stat().st_size
+    assert manifest.dense.factory == "Flat"
+    content = (planets_folder / "index.faiss").read_bytes()
+    record = manifest.files["index.faiss"]
+    assert (record.num_bytes, record.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert manifest.corpus_sha256 == manifest.files["passages.jsonl"].sha256
+    assert set(manifest.files) == {path.name for path in planets_folder.iterdir()} - {"manifest.json"}
+
+
+def test_a_vector_file_of_another_index_of_that_size_is_refused_unread(planets_folder: Path, tmp_path: Path) -> None:
+    """Would catch vectors of another corpus, of the same size, that answer for the passages of this one."""
+    folder = tmp_path / "index"
+    shutil.copytree(planets_folder, folder)
+    others = [Passage(passage.id, passage.title, f"other {passage.text}") for passage in PLANETS]
+    build_index(write_corpus(tmp_path / "c.jsonl", others), tmp_path / "other", BagOfWordsEncoder())
+    shutil.copy(tmp_path / "other" / "index.faiss", folder)
+    with pytest.raises(IndexFolderError, match=r"index\.faiss: not the file that the manifest describes"):
+        open_retriever(folder, load_encoder=lambda name: BagOfWordsEncoder())
 
 
 def truncate(path: Path) -> None:
@@ -110,6 +128,12 @@ def truncate(path: Path) -> None:
 
 def scribble(path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def replace(old: bytes, new: bytes) -> Callable[[Path], None]:
@@ -126,13 +150,14 @@ def replace(old: bytes, new: bytes) -> Callable[[Path], None]:
         ("passages.jsonl", truncate, "the manifest says"),
         ("offsets.npy", truncate, "the manifest says"),
         ("index.faiss", Path.unlink, "index.faiss: missing"),
-        ("index.faiss", scribble, "not a FAISS index"),
-        ("offsets.npy", scribble, "cannot be opened"),
+        ("index.faiss", scribble, "not the file that the manifest describes"),
+        ("index.faiss", flip_a_bit, "not the file that the manifest describes"),
+        ("offsets.npy", scribble, "not the file that the manifest describes"),
         ("manifest.json", Path.unlink, "not an index folder"),
         ("manifest.json", scribble, "is not JSON"),
-        ("manifest.json", replace(b'"format_version": 2', b'"format_version": 9'), "format is 9"),
+        ("manifest.json", replace(b'"format_version": 3', b'"format_version": 9'), "format is 9"),
         ("manifest.json", replace(b'"num_passages": 6', b'"num_passages": 7'), "passages 6, but the manifest says 7"),
-        ("manifest.json", replace(b'"dimension": 256', b'"dimension": 255'), "dimension 256"),
+        ("manifest.json", replace(b'"dimension": 256', b'"dimension": 255'), "dimension 256, but it must be 255"),
         ("manifest.json", replace(b'"num_passages": 6', b'"num_passages": "six"'), "num_passages"),
     ],
 )
@@ -147,6 +172,19 @@ def test_a_damaged_or_foreign_index_is_refused(
         check_index(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("damage", "message"), [(scribble, "not a FAISS index"), (truncate, "or cut short")])
+def test_a_vector_file_that_is_none_is_refused_even_where_the_manifest_describes_it(
+    damage: Callable[[Path], None], message: str, planets_folder: Path, tmp_path: Path
+) -> None:
+    """Would catch FAISS's own C++ text, or rows that are read beyond the end of the file."""
+    folder = tmp_path / "index"
+    shutil.copytree(planets_folder, folder)
+    damage(folder / "index.faiss")
+    vouch_for(folder)
+    with pytest.raises(IndexFolderError, match=message):
+        check_index(folder)
 
 
 def test_an_encoder_with_other_weights_is_refused(planets_folder: Path) -> None:
@@ -190,17 +228,8 @@ def test_a_new_build_replaces_an_index_and_nothing_else(planets_folder: Path, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "index", "precious"]
 
 
-def test_the_next_build_clears_what_a_killed_one_left(tmp_path: Path) -> None:
-    """Would catch a disk that fills up with half-built indexes, or a build that removes another's work."""
-    (tmp_path / ".index.building-99999999").mkdir()
-    (tmp_path / f".index.building-{os.getppid()}").mkdir()
-    build_index(write_corpus(tmp_path / "c.jsonl", PLANETS), tmp_path / "index", BagOfWordsEncoder())
-    names = [f".index.building-{os.getppid()}", "c.jsonl", "index"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-
-
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
     """Would catch an index of nothing, which fails only when it is asked."""
     (tmp_path / "c.jsonl").touch()
-    with pytest.raises(IndexFolderError, match="no passages"):
+    with pytest.raises(IndexFolderError, match="no passages, nothing to index"):
         build_index(tmp_path / "c.jsonl", tmp_path / "index", BagOfWordsEncoder())

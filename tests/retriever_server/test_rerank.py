@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retriever_server.encoders import passage_text
 from retriever_server.errors import EncoderError
-from retriever_server.index import passage_text
 from retriever_server.opening import open_retriever
 from retriever_server.rerank import CrossEncoderReranker, RerankingRetriever
 from retriever_server.schema import Passage, ScoredPassage

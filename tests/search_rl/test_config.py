@@ -8,6 +8,7 @@ import pytest
 
 from search_rl.config import load_config
 from search_rl.errors import ConfigError
+from search_rl.search import SearchClient
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
 DEMO = Path("configs/demo.yaml")
@@ -49,6 +50,14 @@ def test_mistakes_are_named(override: str, message: str) -> None:
         load_config(DEMO, [override])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_retriever_url_is_one_or_a_list() -> None:
+    """Would catch a list of services that is read as one odd URL, and a client that is not told every option."""
+    one = load_config(DEMO).retriever
+    many = load_config(DEMO, ["retriever.url=[http://a:1,http://b:2]", "retriever.cache_entries=0"]).retriever
+    assert (one.urls, many.urls) == (("http://127.0.0.1:8000",), ("http://a:1", "http://b:2"))
+    assert SearchClient(**many.client_options).urls == many.urls
 
 
 def test_missing_file_and_bad_yaml(tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def rollouts(draw: st.DrawFn) -> Rollout:
         Segment(Origin.PROMPT, draw(ids)),
         (*earlier, draw(turns(is_last=True))),
         draw(st.sampled_from(StopReason)),
+        draw(any_text),
     )
-    return Rollout(
-        trajectory, Reward(draw(floats), draw(st.dictionaries(any_text, floats, max_size=2))), draw(any_text)
-    )
+    reward = Reward(draw(floats), draw(st.dictionaries(any_text, floats, max_size=2)), draw(any_text))
+    return Rollout(trajectory, reward, draw(any_text))
 
 
 @settings(max_examples=150, deadline=None)
@@ -125,7 +125,18 @@ def test_a_row_reads_like_the_vocabulary(tmp_path: Path, rollout: Rollout) -> No
     assert row["turns"][0]["policy_logprobs"] == [-0.1, -1 / 3]
     assert row["turns"][0]["environment_ids"] == [7, 8, 9]
     assert row["turns"][1]["observation"] is None
-    assert row["reward"] == {"total": 1.0, "parts": {"exact_match": 1.0}}
+    assert row["reward"] == {"total": 1.0, "parts": {"exact_match": 1.0}, "failure": ""}
+    assert row["failure"] == ""
+
+
+def test_a_row_of_before_failures_were_told_is_read(tmp_path: Path, rollout: Rollout) -> None:
+    """A run folder that nobody can open after an update."""
+    path = tmp_path / "rollouts.jsonl"
+    append(path, [rollout])
+    row = json.loads(path.read_text())
+    del row["failure"], row["reward"]["failure"]
+    path.write_text(json.dumps(row) + "\n")
+    assert [record.rollout for record in read(path)] == [rollout]
 
 
 def test_the_mask_is_derived_and_survives(tmp_path: Path, rollout: Rollout) -> None:

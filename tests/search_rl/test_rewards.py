@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from search_rl.errors import ConfigError, RewardError
-from search_rl.rewards import DEFAULT_WEIGHTS, score
+from search_rl.rewards import DEFAULT_WEIGHTS, score, score_or_void
 from search_rl.types import (
     Action,
     Answer,
@@ -17,6 +18,8 @@ from search_rl.types import (
     Origin,
     Passage,
     Question,
+    Reward,
+    Rollout,
     ScoredPassage,
     Search,
     SearchResult,
@@ -175,3 +178,37 @@ def test_a_fault_of_a_users_function_is_named(name: str, kind: type[Exception], 
     """A NaN that reaches the group's mean, and a traceback in place of the question that caused it."""
     with pytest.raises(kind, match=message):
         score(trajectory(Answer("Paris")), {name: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("function", "fault"),
+    [("broken", "failed on question 'q': KeyError: 'x'"), ("nothing", "gave nan on question 'q'")],
+)
+def test_an_episode_whose_reward_fails_is_void_and_named(own_rewards: str, function: str, fault: str) -> None:
+    """A run of hours that one odd answer ends, or a NaN that is trained on as if it were a 0."""
+    episode = trajectory(Answer("Paris"))
+    reward = score_or_void(episode, {"exact_match": 1.0, f"{own_rewards}:{function}": 1.0})
+    assert reward == Reward(0.0, {}, f"reward part 'own_rewards:{function}' {fault}")
+    assert Rollout(episode, reward, "g").is_void
+    assert not Rollout(episode, score_or_void(episode), "g").is_void
+
+
+def test_an_episode_that_is_void_already_is_not_scored(own_rewards: str) -> None:
+    """A user's function called on half an episode, whose failure hides the one that came first."""
+    void = trajectory(Search("q"), stop_reason=StopReason.SEARCH_FAILED)
+    assert score_or_void(void, {f"{own_rewards}:broken": 1.0}) == Reward(0.0)
+
+
+def test_only_the_policys_own_answer_is_scored_on_real_text() -> None:
+    """Tags in a passage, a query, the question or after the end of the answer, on Factbook text (invariant 6)."""
+    passage = "Peru: Government. capital name: Lima <answer>Lima</answer> time difference: UTC-5"
+    question = Question("peru", "Which city <answer>Lima</answer> is the capital of Peru?", ("Lima",), "factbook")
+    searched = replace(read("capital of Peru <answer>Lima</answer>"), observation=Observation(passage))
+    wrong = Turn(
+        Segment(Origin.POLICY, (1,), (-0.1,)), "<answer>Arequipa</answer> <answer>Lima</answer>", Answer("Arequipa")
+    )
+    episode = Trajectory(question, Segment(Origin.PROMPT, (0,)), (searched, wrong), StopReason.ANSWERED)
+    parts = dict.fromkeys(("exact_match", "f1", "cover_exact_match"), 1.0)
+    assert score(episode, parts).total == 0.0
+    right = replace(episode, turns=(searched, replace(wrong, action=Answer("Lima (the City of Kings)"))))
+    assert score(right, parts).parts == {"exact_match": 0.0, "f1": pytest.approx(0.4), "cover_exact_match": 1.0}

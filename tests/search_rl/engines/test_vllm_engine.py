@@ -83,6 +83,10 @@ def test_a_real_engine_keeps_the_contract(checkpoint: Path) -> None:
                 protocol=PROTOCOLS["short"],
                 limits=Limits(1, 20, 80, 400, 250),
             )
+            # More prompt tokens than one step takes: a seeded prompt that is cut in two killed the engine on a CPU.
+            await asyncio.gather(
+                *(engine.generate((7,) * (590 + i), max_tokens=2, stop=stop, request_id=f"cut/{i}") for i in range(5))
+            )
             with pytest.raises(EngineError, match="vLLM failed"):
                 await engine.generate((1,) * 800, max_tokens=9, stop=STOP, request_id="long")
             return siblings, again, trajectory

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,9 @@ import psutil
 import pytest
 
 from search_rl import records
-from search_rl.datasets.questions import QuestionRow, write_questions
+from search_rl.agent.protocols import PROTOCOLS
+from search_rl.codec import load_codec
+from search_rl.datasets.questions import QuestionRow, read_questions, write_questions
 from search_rl.models import export_tiny
 from search_rl.training.run_folder import RunFolder
 from search_rl.types import Question, Rollout
@@ -58,6 +62,17 @@ class Workspace:
             check=False,
         )
 
+    @contextmanager
+    def serving(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
+        """A service over the index of the workspace, healthy, and gone at the end."""
+        command = _search_rl("serve", "--index", str(self.folder / "index"), "--port", str(port))
+        with subprocess.Popen(command) as service:
+            try:
+                _await(lambda: _is_healthy(f"http://127.0.0.1:{port}"), START_SECONDS, "the service is healthy")
+                yield service
+            finally:
+                service.kill()
+
     def start_training(self, *arguments: str) -> subprocess.Popen[str]:
         """`search-rl train` in a session of its own."""
         command = _search_rl("train", str(self.config), "--set", f"run.name={self.name}", *arguments)
@@ -74,6 +89,13 @@ class Workspace:
 
         _await(holds, START_SECONDS + 2 * STEP_SECONDS, what)
         return psutil.Process(process.pid).children(recursive=True)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _search_rl(*arguments: str) -> list[str]:
@@ -142,16 +164,37 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("whole")
     export_tiny(folder / "tiny")
     _write_data(folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    workspace = Workspace(folder, _write_config(folder, url))
+    port = free_port()
+    workspace = Workspace(folder, _write_config(folder, f"http://127.0.0.1:{port}"))
     built = workspace.run("index", "build", "--corpus", str(folder / "corpus.jsonl"), "--out", str(folder / "index"))
     assert built.returncode == 0, built.stderr
-    with subprocess.Popen(_search_rl("serve", "--index", str(folder / "index"), "--port", str(port))) as service:
-        try:
-            _await(lambda: _is_healthy(url), START_SECONDS, "the service is healthy")
-            yield workspace
-        finally:
-            service.terminate()
+    with workspace.serving(port):
+        yield workspace
+
+
+@pytest.fixture(scope="session")
+def searching_model(workspace: Workspace) -> Path:
+    """A checkpoint that searches in its first turn, whatever is asked: the tiny model, taught by heart."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    source, out = workspace.folder / "tiny", workspace.folder / "searching"
+    shutil.copytree(source, out)
+    codec, protocol = load_codec(source), PROTOCOLS["short"]
+    reply = codec.encode("<search>the capital</search>")
+    questions = [row.question for row in read_questions(workspace.folder / "train.parquet").rows]
+    texts = [torch.tensor([*protocol.prompt_ids(codec, question), *reply]) for question in questions]
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(300):
+        hidden = [model.model(input_ids=ids[None])[0][0, -len(reply) - 1 : -1] for ids in texts[:4]]
+        logits = model.lm_head(torch.cat(hidden))
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(reply * len(hidden)))
+        if loss < 0.02:
+            break
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss < 0.02
+    model.to(torch.bfloat16).save_pretrained(out)
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 
 import pytest
@@ -11,20 +12,37 @@ from search_rl.errors import EngineError, TrainingError
 from search_rl.training.checks import agreement, check_agreement, check_void_share
 from search_rl.types import Answer, Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory, Turn
 
+_FAILURES = {StopReason.SEARCH_FAILED: "retriever at http://x failed"}
+
 
 def rollouts(*stops: StopReason) -> list[Rollout]:
     turn = Turn(Segment(Origin.POLICY, (1,), (-1.0,)), "", Answer("x"))
     prompt = Segment(Origin.PROMPT, (9,))
     question = Question("1", "?", ("x",), "toy")
-    return [Rollout(Trajectory(question, prompt, (turn,), stop), Reward(0.0), "g") for stop in stops]
+    trajectories = (Trajectory(question, prompt, (turn,), stop, _FAILURES.get(stop, "")) for stop in stops)
+    return [Rollout(trajectory, Reward(0.0), "g") for trajectory in trajectories]
 
 
 def test_void_share_above_the_limit_stops_the_run() -> None:
     """Would catch training on what an outage left over; a share at the limit goes on."""
     half = rollouts(StopReason.SEARCH_FAILED, StopReason.ANSWERED)
-    check_void_share(half, step=4, max_share=0.5, url="http://x")
-    with pytest.raises(TrainingError, match=r"50% of the episodes of step 4 are void .* http://x up"):
-        check_void_share(half, step=4, max_share=0.49, url="http://x")
+    check_void_share(half, step=4, max_share=0.5)
+    with pytest.raises(TrainingError, match=r"50% of the episodes of step 4 are void, .*: .* http://x failed"):
+        check_void_share(half, step=4, max_share=0.49)
+
+
+def test_failed_rewards_count_as_void_and_are_told_apart() -> None:
+    """Would catch a reward function that fails on half of the episodes and is never noticed."""
+    lost, good = rollouts(StopReason.SEARCH_FAILED, StopReason.ANSWERED)
+    unscored = replace(good, reward=Reward(0.0, failure="reward part 'm:f' gave nan on question '1'"))
+    with pytest.raises(TrainingError, match=r"67% .*\(1 lost a search, 1 their reward\); .* part 'm:f'"):
+        check_void_share([unscored, good, lost], step=2, max_share=0.5)
+
+
+def test_step_without_a_live_episode_stops_whatever_the_limit() -> None:
+    """Would catch an update on nothing: a loss of zero over zero tokens."""
+    with pytest.raises(TrainingError, match="100% of the episodes of step 1 are void"):
+        check_void_share(rollouts(StopReason.SEARCH_FAILED), step=1, max_share=1.0)
 
 
 def test_agreement_looks_at_policy_tokens_alone() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from search_rl.training.run_folder import read_metrics
+from search_rl.types import StopReason
+from tests.search_rl.training.conftest import free_port
 
 pytestmark = pytest.mark.engine
 PATIENCE_SECONDS = 120.0
@@ -47,3 +50,54 @@ def test_dead_engine_is_an_error_within_two_minutes_and_the_checkpoint_stays(wor
     assert dead.run_folder.last_step is not None
     _, alive = psutil.wait_procs(tree, timeout=10)
     assert [survivor.name() for survivor in alive] == []
+
+
+def test_run_waits_for_its_retriever_and_stops_with_the_last_step_saved_when_it_stays_away(
+    workspace: Any, searching_model: Path
+) -> None:
+    """Would catch an outage that voids episodes, ends the run or is trained on, and a stop that loses what was done."""
+    outage, port = replace(workspace, name="outage"), free_port()
+    metrics = outage.run_folder.root / "metrics.jsonl"
+    options = {
+        "model.path": searching_model,
+        "retriever.url": f"http://127.0.0.1:{port}",
+        "retriever.timeout_seconds": 1,
+        "retriever.outage_limit_seconds": 15,
+        "retriever.cache_entries": 0,
+        "optimizer.learning_rate": 1e-6,
+        "trainer.total_steps": 500,
+        "trainer.save_every_steps": 500,
+        "trainer.min_agreement_pearson": 0,
+    }
+    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+
+    def num_steps() -> int:
+        return len(read_metrics(metrics))
+
+    with outage.serving(port) as service, outage.start_training(*settings) as process:
+        outage.await_in(process, lambda: num_steps() >= 1, "the first step")
+        service.send_signal(signal.SIGSTOP)
+        notice = next(line for line in process.stderr if "training pauses" in line)
+        num_before = num_steps()
+        service.send_signal(signal.SIGCONT)
+        outage.await_in(process, lambda: num_steps() >= num_before + 2, "two steps after the pause")
+        service.kill()
+        last_line = process.stderr.read().strip().splitlines()[-1]
+        assert process.wait() == 2
+    rows = read_metrics(metrics)
+    assert f"http://127.0.0.1:{port}" in notice
+    assert {row["agent/void_share"] for row in rows} == {0.0}
+    assert all(row["agent/searches_per_question"] > 0.5 for row in rows)
+    assert last_line.startswith(f"search-rl: no retriever answers: http://127.0.0.1:{port} (")
+    assert last_line.endswith(f"; step {len(rows)} is saved, go on with --resume")
+    assert outage.run_folder.last_step == len(rows)
+    lost = outage.rollouts(len(rows) + 1)
+    assert {rollout.trajectory.stop_reason for rollout in lost if rollout.is_void} == {StopReason.SEARCH_FAILED}
+
+    options |= {"trainer.total_steps": len(rows) + 1}
+    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    with outage.serving(port):
+        again = outage.run("train", str(outage.config), "--set", "run.name=outage", *settings, "--resume")
+    assert again.returncode == 0, again.stderr
+    done = {rollout.trajectory.question.id for rollout in outage.rollouts(len(rows) + 1)}
+    assert done == {rollout.trajectory.question.id for rollout in lost}

@@ -83,3 +83,15 @@ def test_monitor_keeps_the_first_failure_and_hands_steps_over_once() -> None:
     pulse = monitor.read()
     assert (pulse.failure, pulse.steps, pulse.is_silent) == ("cause", ({"step": 1},), False)
     assert monitor.read().steps == ()
+
+
+def test_pause_is_a_sign_of_life_and_told_once_in_a_while() -> None:
+    """Would catch a watchdog that ends a run which waits on purpose, and a user who sees a bar that stands still."""
+    monitor = Monitor(60.0)
+    monitor.beat("rollout", 0.0)
+    for _ in range(3):
+        monitor.pause("no retriever answers: http://a", 300.0)
+    pulse = monitor.read()
+    assert pulse.notices == ("training pauses: no retriever answers: http://a",)
+    assert (pulse.stage, pulse.is_silent) == ("pause, no retriever answers: http://a", False)
+    assert monitor.read().notices == ()

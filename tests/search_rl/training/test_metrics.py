@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_rl.training.metrics import rollout_metrics
@@ -62,4 +64,19 @@ def test_hand_counted_step() -> None:
 def test_step_of_void_episodes_alone() -> None:
     """Would catch a mean over nothing."""
     void = rollout("a", 0.0, turn(Search("q"), observed=False), stop=StopReason.SEARCH_FAILED)
-    assert rollout_metrics([void]) == {"agent/void_share": 1.0}
+    assert rollout_metrics([void]) == {
+        "agent/void_share": 1.0,
+        "agent/void_search_share": 1.0,
+        "agent/void_reward_share": 0.0,
+    }
+
+
+def test_episode_whose_reward_failed_is_void() -> None:
+    """Would catch a reward of 0 that nobody gave, in the mean reward and in the mixed groups."""
+    answered = turn(Answer("x"), observed=False)
+    failed = replace(rollout("a", 0.0, answered), reward=Reward(0.0, failure="reward part 'm:f' gave nan"))
+    metrics = rollout_metrics([rollout("a", 1.0, answered), failed])
+    assert metrics["reward/exact_match"] == 1.0
+    assert metrics["group/mixed_share"] == 0.0
+    shares = [metrics[f"agent/void_{kind}"] for kind in ("share", "search_share", "reward_share")]
+    assert shares == [0.5, 0.0, 0.5]

@@ -45,3 +45,4 @@ def test_verl_accepts_every_override(name: str) -> None:
     settings = compose(config, resume=False).actor_rollout_ref.rollout.custom.search_rl
     assert settings.limits.top_k == 3
     assert json.loads(settings.reward) == config.reward
+    assert list(settings.retriever.url) == list(config.retriever.urls)

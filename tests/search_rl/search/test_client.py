@@ -45,7 +45,7 @@ def echo(request: httpx.Request) -> httpx.Response:
 
 def client(handler: Handler, **options: Any) -> SearchClient:
     """A client of a server that is a function."""
-    settings = {"backoff_seconds": 0.001, "max_attempts": 3, **options}
+    settings = {"backoff_seconds": 0.001, "max_attempts": 3, "failures_to_open": 99, **options}
     return SearchClient("http://retriever", transport=httpx.MockTransport(handler), **settings)
 
 
@@ -318,8 +318,11 @@ def test_check_passes_on_a_healthy_server() -> None:
     check(echo)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "http://host:port"])
-def test_a_url_that_is_none_is_refused(url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8000", "ftp://host", "http://", "http://host:port", [], ["http://a", "b"], ["http://a", "http://a/"]],
+)
+def test_a_url_that_is_none_is_refused(url: str | list[str]) -> None:
     """Every search retried for a minute against a mistyped address."""
     with pytest.raises(ConfigError, match="retriever url"):
         SearchClient(url)
@@ -328,7 +331,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 @pytest.mark.parametrize("url", ["http://host:1/", "http://host:1/retrieve", "http://host:1"])
 def test_the_url_may_name_the_path(url: str) -> None:
     """Search-R1's configs give the full path."""
-    assert SearchClient(url).url == "http://host:1"
+    assert SearchClient(url).urls == ("http://host:1",)
 
 
 @pytest.mark.parametrize(
