@@ -43,3 +43,7 @@ class OverloadedError(RetrieverServerError):
     def __init__(self, reason: str, *, retry_after_seconds: int = 1) -> None:
         self.retry_after_seconds = retry_after_seconds
         super().__init__(reason)
+
+
+class PartGoneError(OverloadedError):
+    """A part of the index on another machine cannot be reached now; an answer without it would be wrong."""

@@ -12,9 +12,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from search_rl.errors import ConfigError
+from search_rl.presets import DEFAULT, PRESETS, budgets_label
 
 
 class Section(BaseModel):
@@ -37,9 +47,14 @@ class RunSection(Section):
 
 
 class ModelSection(Section):
-    """The policy: a Hugging Face checkpoint folder, or a hub id where a hub can be reached."""
+    """The policy: a Hugging Face checkpoint folder, or a hub id where a hub can be reached.
+
+    With `lora_rank` above 0 only adapters on its linear layers are trained; exports have them merged in.
+    """
 
     path: str
+    lora_rank: int = Field(default=0, ge=0)
+    lora_alpha: PositiveInt = 32
     gradient_checkpointing: bool = False
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
 
@@ -82,14 +97,37 @@ class RetrieverSection(Section):
 
 
 class AgentSection(Section):
-    """The episode: prompt, turns and token budgets. `max_turns` may search; one more turn may only answer."""
+    """The episode: protocol, wording, turns and token budgets, each as `preset` has it unless given.
 
+    `max_turns` may search, with at most `max_queries` queries each; one more turn may only answer. Without
+    `keep_reasoning` the policy does not see its earlier thoughts: for evaluation only.
+    """
+
+    protocol: Literal["tags", "tool_call"] = "tags"
     prompt: Literal["search_r1", "short"] = "search_r1"
-    max_turns: PositiveInt = 4
-    max_prompt_tokens: PositiveInt = 2048
-    max_turn_tokens: PositiveInt = 500
-    max_observation_tokens: PositiveInt = 500
-    max_response_tokens: PositiveInt = 4096
+    preset: Literal["default", "paper"] = "default"
+    max_turns: PositiveInt = DEFAULT["agent"]["max_turns"]
+    max_queries: PositiveInt = DEFAULT["agent"]["max_queries"]
+    keep_reasoning: bool = True
+    max_prompt_tokens: PositiveInt = DEFAULT["agent"]["max_prompt_tokens"]
+    max_turn_tokens: PositiveInt = DEFAULT["agent"]["max_turn_tokens"]
+    max_observation_tokens: PositiveInt = DEFAULT["agent"]["max_observation_tokens"]
+    max_response_tokens: PositiveInt = DEFAULT["agent"]["max_response_tokens"]
+
+    @property
+    def conversation(self) -> dict[str, Any]:
+        """What decides how the policy and the environment talk."""
+        return {name: getattr(self, name) for name in ("protocol", "prompt", "max_queries", "keep_reasoning")}
+
+    @property
+    def budgets(self) -> dict[str, int]:
+        """What an episode may spend."""
+        names = ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_prompt_tokens", "max_response_tokens")
+        return {name: getattr(self, name) for name in names}
+
+    def budgets_label(self, **others: object) -> str:
+        """The preset, and what departs from it here and in `others` (top_k, temperature, top_p)."""
+        return budgets_label(self.preset, **self.budgets, max_queries=self.max_queries, **others)
 
     @property
     def max_model_tokens(self) -> int:
@@ -146,7 +184,10 @@ class TrainerSection(Section):
 
 
 class HardwareSection(Section):
-    """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them."""
+    """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them.
+
+    `memory_gib` is what one GPU has (this machine, on a CPU): a run that cannot fit is refused before it starts.
+    """
 
     platform: Literal["cpu", "gpu"] = "gpu"
     nodes: PositiveInt = 1
@@ -154,6 +195,7 @@ class HardwareSection(Section):
     offload: bool = False
     ray_address: str | None = None
     kv_cache_gib: PositiveInt = 1
+    memory_gib: PositiveFloat | None = None
 
 
 class SftSection(Section):
@@ -202,6 +244,14 @@ class Config(Section):
     eval: EvalSection = EvalSection()
     verl: tuple[str, ...] = ()
 
+    @property
+    def budgets_label(self) -> str:
+        """The preset of the run, and what departs from it."""
+        rollout = self.rollout
+        return self.agent.budgets_label(
+            top_k=self.retriever.top_k, temperature=rollout.temperature, top_p=rollout.top_p
+        )
+
     @model_validator(mode="after")
     def _mini_batch_divides_step(self) -> Config:
         prompts, mini = self.rollout.prompts_per_step, self.optimizer.mini_batch_prompts
@@ -225,6 +275,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path} holds a {type(tree).__name__}: a config is a mapping of sections")
     for override in overrides:
         _apply_override(tree, override)
+    _apply_preset(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -244,6 +295,16 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         tree[key] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override}: the value is not YAML; quote it") from error
+
+
+def _apply_preset(tree: dict[str, Any]) -> None:
+    """Fill in what the named preset has and the file does not; an unknown name is left for the model to refuse."""
+    agent = tree.get("agent")
+    name = agent.get("preset", "default") if isinstance(agent, dict) else "default"
+    for section, values in PRESETS.get(str(name), {}).items():
+        given = tree.setdefault(section, {})
+        if isinstance(given, dict):
+            tree[section] = {**values, **given}
 
 
 def _first_fault(error: ValidationError, tree: Mapping[str, Any]) -> str:

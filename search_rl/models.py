@@ -94,6 +94,21 @@ def check_checkpoint(folder: Path) -> None:
         raise ModelError(f"{folder} has no tokenizer (tokenizer.json); save the tokenizer beside the weights")
 
 
+def context_tokens(folder: Path) -> int | None:
+    """The longest sequence that the checkpoint in `folder` takes, None where its config does not say.
+
+    A rotary scaling that stretches the context counts (YaRN, linear, dynamic); Llama 3's is in the number already.
+    """
+    config = _read_json(folder / "config.json")
+    config = config.get("text_config", config)
+    longest: int | None = config.get("max_position_embeddings")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if longest and scaling.get("rope_type", scaling.get("type")) in ("linear", "dynamic", "yarn"):
+        before = scaling.get("original_max_position_embeddings") or longest
+        longest = max(longest, int(before * scaling.get("factor", 1.0)))
+    return longest
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())

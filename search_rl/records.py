@@ -11,9 +11,11 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from search_rl.errors import DataError
 from search_rl.types import (
@@ -35,7 +37,8 @@ from search_rl.types import (
     Turn,
 )
 
-VERSION = 1
+VERSION = 2
+"""Version 1, which is still read, had one query and one result a turn."""
 
 Row = dict[str, Any]
 
@@ -68,6 +71,16 @@ def encode_row(row: Row) -> bytes:
     return json.dumps(row).encode("ascii") + b"\n"
 
 
+def decode_row(line: bytes) -> Row:
+    """The row of a line. Raises ValueError for what is no JSON."""
+    try:
+        row: Row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        # Infinite numbers and texts that are no valid Unicode, which orjson refuses.
+        row = json.loads(line)
+    return row
+
+
 def read(path: Path) -> Iterator[Record]:
     """The records of a file in order, one at a time.
 
@@ -82,7 +95,7 @@ def read_with_offsets(path: Path) -> Iterator[tuple[int, Record]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield offset_bytes, row_to_record(json.loads(line))
+                yield offset_bytes, row_to_record(decode_row(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if not line.endswith(b"\n") and isinstance(error, ValueError):
                     _logger.warning("%s: line %d was cut short and is left out", path, number)
@@ -98,15 +111,15 @@ def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
         "version": VERSION,
         "metadata": dict(metadata),
         "group_id": rollout.group_id,
-        "question": asdict(trajectory.question),
+        "question": _fields(trajectory.question),
         "stop_reason": str(trajectory.stop_reason),
         "failure": trajectory.failure,
-        "reward": asdict(rollout.reward),
+        "reward": {**_fields(rollout.reward), "parts": dict(rollout.reward.parts)},
         "prompt_ids": trajectory.prompt.token_ids,
         "turns": [_turn_to_row(turn) for turn in trajectory.turns],
     }
     if trajectory.given is not None:
-        row |= {"given": asdict(trajectory.given), "given_seconds": trajectory.given_seconds}
+        row |= {"given": _fields(trajectory.given), "given_seconds": trajectory.given_seconds}
     return row
 
 
@@ -114,8 +127,8 @@ def row_to_record(row: Row) -> Record:
     """The inverse of `rollout_to_row`. Raises ValueError, KeyError, TypeError or AttributeError for a bad
     row.
     """
-    if row["version"] != VERSION:
-        raise ValueError(f"version {row['version']}, this program reads version {VERSION}")
+    if row["version"] not in (1, VERSION):
+        raise ValueError(f"version {row['version']}, this program reads versions 1 to {VERSION}")
     fields: Row = {**row["question"]}
     for name in ("golden_answers", "evidence_ids"):
         fields[name] = tuple(fields[name])
@@ -124,21 +137,29 @@ def row_to_record(row: Row) -> Record:
         Segment(Origin.PROMPT, tuple(row["prompt_ids"])),
         tuple(_turn_from_row(turn) for turn in row["turns"]),
         StopReason(row["stop_reason"]),
-        row.get("failure", ""),
+        failure=row.get("failure", ""),
         given=_result_from_row(row["given"]) if "given" in row else None,
         given_seconds=row.get("given_seconds", 0.0),
     )
     return Record(Rollout(trajectory, Reward(**row["reward"]), row["group_id"]), row["metadata"])
 
 
+def _fields(value: Any) -> Any:
+    """Dataclasses as objects and tuples as lists, all the way down; `asdict` does it too, with a copy of each text."""
+    if isinstance(value, tuple):
+        return [_fields(item) for item in value]
+    names = getattr(value, "__dataclass_fields__", None)
+    return value if names is None else {name: _fields(getattr(value, name)) for name in names}
+
+
 def _turn_to_row(turn: Turn) -> Row:
     kind = type(turn.action).__name__.lower()
     return {
         "text": turn.text,
-        "action": {"kind": kind, **asdict(turn.action)},
+        "action": {"kind": kind, **_fields(turn.action)},
         "policy_ids": turn.policy.token_ids,
         "policy_logprobs": turn.policy.logprobs,
-        "observation": None if turn.observation is None else asdict(turn.observation),
+        "observation": None if turn.observation is None else _fields(turn.observation),
         "environment_ids": None if turn.environment is None else turn.environment.token_ids,
         "generate_seconds": turn.generate_seconds,
         "search_seconds": turn.search_seconds,
@@ -160,15 +181,14 @@ def _turn_from_row(row: Row) -> Turn:
 
 def _action_from_row(row: Row) -> Action:
     fields = {name: value for name, value in row.items() if name != "kind"}
+    if "more_queries" in fields:
+        fields["more_queries"] = tuple(fields["more_queries"])
     return _ACTIONS[row["kind"]](**fields)
 
 
 def _observation_from_row(row: Row) -> Observation:
-    return Observation(
-        row["text"],
-        None if row["result"] is None else _result_from_row(row["result"]),
-        row["num_passages_shortened"],
-    )
+    results = row["results"] if "results" in row else [] if row["result"] is None else [row["result"]]
+    return Observation(row["text"], tuple(map(_result_from_row, results)), row["num_passages_shortened"])
 
 
 def _result_from_row(row: Row) -> SearchResult:

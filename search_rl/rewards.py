@@ -61,7 +61,7 @@ def no_search(trajectory: Trajectory) -> float:
 
 def repeated_query(trajectory: Trajectory) -> float:
     """The share of queries that the episode had asked before, in the same words."""
-    queries = [turn.action.query for turn in trajectory.turns if isinstance(turn.action, Search)]
+    queries = [query for turn in trajectory.turns if isinstance(turn.action, Search) for query in turn.action.queries]
     return 1.0 - len(set(queries)) / len(queries) if queries else 0.0
 
 

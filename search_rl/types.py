@@ -39,9 +39,15 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The policy asks the retriever for `query`."""
+    """The policy asks the retriever for `query`, and for `more_queries` in the same turn."""
 
     query: str
+    more_queries: tuple[str, ...] = ()
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """All queries of the turn in the order they were written, at least one."""
+        return (self.query, *self.more_queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,10 @@ Action = Search | Answer | Malformed
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the environment says back; `result` is None for corrective text."""
+    """What the environment says back; `results` has one entry a query, and is empty for corrective text."""
 
     text: str
-    result: SearchResult | None = None
+    results: tuple[SearchResult, ...] = ()
     num_passages_shortened: int = 0
 
 
@@ -139,8 +145,9 @@ class StopReason(StrEnum):
 class Trajectory:
     """An episode as tokens: the prompt, then turns. Masks and flat lists are derived, never stored twice.
 
-    `failure` says what became of a search that failed. `given` is what the prompt itself holds of the corpus: found by
-    a search for its query, which took `given_seconds`, or handed over, and then its query is empty.
+    `given` is what the prompt itself holds of the corpus: found by a search for its query, which took
+    `given_seconds`, or handed over, and then its query is empty. `failure` says what became of a search or a request
+    that failed.
     """
 
     question: Question
@@ -182,7 +189,7 @@ class Trajectory:
     def results(self) -> tuple[SearchResult, ...]:
         """The searches that were answered, in order; one whose passages the prompt holds comes first."""
         observations = (turn.observation for turn in self.turns)
-        asked = tuple(seen.result for seen in observations if seen is not None and seen.result is not None)
+        asked = tuple(result for seen in observations if seen is not None for result in seen.results)
         return (self.given, *asked) if self.given is not None and self.given.query else asked
 
     @property

@@ -6,10 +6,12 @@ it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from search_rl.agent.protocols import TagProtocol, neutralise
+from search_rl.agent.protocols import AgentProtocol, neutralise
 from search_rl.codec import Codec
 from search_rl.search import Searcher
 from search_rl.types import Malformed, Observation, ScoredPassage, Search, SearchResult
@@ -24,14 +26,16 @@ class Environment:
 
     searcher: Searcher
     codec: Codec
-    protocol: TagProtocol
+    protocol: AgentProtocol
     top_k: int
 
     def least_tokens(self, action: Search | Malformed) -> int:
-        """Tokens of the shortest observation that is worth giving for `action`."""
-        if isinstance(action, Malformed):
-            return len(self.codec.encode(self.protocol.correction))
-        return len(self.codec.encode(self.protocol.render_passages(""))) + _MIN_PASSAGES_TOKENS
+        """See the function `least_tokens`."""
+        return least_tokens(action, codec=self.codec, protocol=self.protocol)
+
+    def encode(self, observation: Observation, *, after: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of an observation behind the policy's tokens `after`."""
+        return self.protocol.observation_ids(self.codec, observation, after=after)
 
     async def respond(self, action: Search | Malformed, *, max_tokens: int) -> Observation:
         """The observation for `action`, at most `max_tokens` long, which must be at least
@@ -41,34 +45,55 @@ class Environment:
         """
         if isinstance(action, Malformed):
             return Observation(self.protocol.correction)
-        result = await self.searcher.search(action.query, self.top_k)
-        return fit_observation(result, codec=self.codec, protocol=self.protocol, max_tokens=max_tokens)
+        results = await asyncio.gather(*(self.searcher.search(query, self.top_k) for query in action.queries))
+        return fit_observation(results, codec=self.codec, protocol=self.protocol, max_tokens=max_tokens)
 
 
-def fit_observation(result: SearchResult, *, codec: Codec, protocol: TagProtocol, max_tokens: int) -> Observation:
-    """The passages as one observation of at most `max_tokens`, each shortened at its end to a fair share
-    (invariant 5).
+def least_tokens(action: Search | Malformed, *, codec: Codec, protocol: AgentProtocol) -> int:
+    """Tokens of the shortest observation that is worth giving for `action`."""
+    if isinstance(action, Malformed):
+        return len(protocol.observation_ids(codec, Observation(protocol.correction), after=()))
+    nothing = tuple(SearchResult(query, ()) for query in action.queries)
+    empty = Observation(protocol.render_passages([""] * len(nothing)), nothing)
+    return len(protocol.observation_ids(codec, empty, after=())) + _MIN_PASSAGES_TOKENS
+
+
+def fit_observation(
+    results: Sequence[SearchResult], *, codec: Codec, protocol: AgentProtocol, max_tokens: int
+) -> Observation:
+    """The passages of all results as one observation of at most `max_tokens`, each shortened at its end to a fair
+    share (invariant 5).
 
     Short passages keep all their tokens and the long ones share what is left equally. Each passage is
     tokenised once. Raises ValueError when not even an observation without passages fits.
     """
-    lines = [passage_line(position, hit) for position, hit in enumerate(result.passages, start=1)]
-    text = protocol.render_passages("\n".join(lines))
-    num_tokens = len(codec.encode(text))
+    results = tuple(results)
+    lines = [passage_line(position, hit) for result in results for position, hit in enumerate(result.passages, start=1)]
+
+    def observation(lines: Sequence[str], num_shortened: int) -> tuple[Observation, int]:
+        seen = Observation(protocol.render_passages(_blocks(lines, results)), results, num_shortened)
+        return seen, len(protocol.observation_ids(codec, seen, after=()))
+
+    seen, num_tokens = observation(lines, 0)
     if num_tokens <= max_tokens:
-        return Observation(text, result)
-    available = max_tokens - len(codec.encode(protocol.render_passages("")))
+        return seen
+    available = max_tokens - observation([""] * len(lines), 0)[1]
     if available < 0:
         raise ValueError(f"an observation without passages needs {max_tokens - available} tokens, got {max_tokens}")
     lines_ids = [codec.encode(line) for line in lines]
     while num_tokens > max_tokens:
         fitted = _shorten(codec, lines, lines_ids, available)
-        text = protocol.render_passages("\n".join(line for line in fitted if line))
-        num_tokens = len(codec.encode(text))
+        num_shortened = sum(kept != line for kept, line in zip(fitted, lines, strict=True))
+        seen, num_tokens = observation(fitted, num_shortened)
         # Tokens merge and split where pieces join, so the whole is counted and the overshoot taken off.
         available = max(available - (num_tokens - max_tokens), 0)
-    num_shortened = sum(kept != line for kept, line in zip(fitted, lines, strict=True))
-    return Observation(text, result, num_passages_shortened=num_shortened)
+    return seen
+
+
+def _blocks(lines: Sequence[str], results: Sequence[SearchResult]) -> list[str]:
+    """The lines of each result as one text; a line that came out empty is left out."""
+    waiting = iter(lines)
+    return ["\n".join(filter(None, islice(waiting, len(result.passages)))) for result in results]
 
 
 def _shorten(codec: Codec, lines: Sequence[str], lines_ids: Sequence[Sequence[int]], available: int) -> list[str]:

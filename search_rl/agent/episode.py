@@ -11,8 +11,9 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 
-from search_rl.agent.environment import Environment
-from search_rl.agent.protocols import TagProtocol
+from search_rl.agent.environment import Environment, least_tokens
+from search_rl.agent.protocols import AgentProtocol
+from search_rl.agent.reasoning import without_reasoning
 from search_rl.codec import Codec
 from search_rl.engines.base import Engine, Generation
 from search_rl.errors import ConfigError, DataError, EngineError, RetrieverError
@@ -81,9 +82,9 @@ class Limits:
         """The longest sequence that an episode can build."""
         return self.max_prompt_tokens + self.max_response_tokens
 
-    def check_context(self, max_model_tokens: int) -> None:
-        """Raise ConfigError when the model's context is too small for the prompt and the response."""
-        if self.max_context_tokens > max_model_tokens:
+    def check_context(self, max_model_tokens: int | None) -> None:
+        """Raise ConfigError when the model's context (None: unknown) is too small for the prompt and the response."""
+        if max_model_tokens is not None and self.max_context_tokens > max_model_tokens:
             raise ConfigError(
                 f"a context of {max_model_tokens} tokens cannot hold "
                 f"max_prompt_tokens={self.max_prompt_tokens} + "
@@ -97,7 +98,7 @@ async def run_episode(
     engine: Engine,
     searcher: Searcher,
     codec: Codec,
-    protocol: TagProtocol,
+    protocol: AgentProtocol,
     limits: Limits,
     request_id: str | None = None,
 ) -> Trajectory:
@@ -109,13 +110,13 @@ async def run_episode(
     contract.
     """
     environment = Environment(searcher, codec, protocol, limits.top_k)
-    _check_observation_budget(environment, limits)
+    check_observation_budget(codec, protocol, limits)
     prompt = Segment(Origin.PROMPT, _prompt_ids(question, codec=codec, protocol=protocol, limits=limits))
-    transcript = _Transcript(prompt, limits)
+    transcript = _Transcript(prompt, limits, codec, protocol)
     request_id = request_id or uuid.uuid4().hex
     failure = ""
     while True:
-        turn = await _policy_turn(transcript, engine=engine, codec=codec, protocol=protocol, request_id=request_id)
+        turn = await _policy_turn(transcript, engine=engine, request_id=request_id)
         stop_reason = _stop_reason(turn, transcript, environment)
         if stop_reason is None:
             try:
@@ -130,20 +131,23 @@ async def run_episode(
 
 @dataclass(slots=True)
 class _Transcript:
-    """The tokens so far, and the turns that they belong to."""
+    """What the policy sees (`token_ids`), and the turns that happened; both agree unless reasoning is dropped."""
 
     prompt: Segment
     limits: Limits
+    codec: Codec
+    protocol: AgentProtocol
     turns: list[Turn] = field(default_factory=list)
     token_ids: list[int] = field(init=False)
+    num_response_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt.token_ids)
 
     @property
     def room_tokens(self) -> int:
-        """What is left of the response budget."""
-        return self.limits.max_response_tokens - (len(self.token_ids) - len(self.prompt.token_ids))
+        """What is left of the response budget, which counts every token that was ever sampled or read."""
+        return self.limits.max_response_tokens - self.num_response_tokens
 
     @property
     def turn_budget_tokens(self) -> int:
@@ -165,22 +169,22 @@ class _Transcript:
     def append(self, turn: Turn) -> None:
         """Add a turn and its tokens."""
         self.turns.append(turn)
-        self.token_ids.extend(turn.policy.token_ids)
-        if turn.environment is not None:
-            self.token_ids.extend(turn.environment.token_ids)
+        policy_ids = turn.policy.token_ids
+        environment_ids = () if turn.environment is None else turn.environment.token_ids
+        self.num_response_tokens += len(policy_ids) + len(environment_ids)
+        self.token_ids.extend(policy_ids if self.protocol.keep_reasoning else without_reasoning(self.codec, policy_ids))
+        self.token_ids.extend(environment_ids)
 
 
-async def _policy_turn(
-    transcript: _Transcript, *, engine: Engine, codec: Codec, protocol: TagProtocol, request_id: str
-) -> Turn:
+async def _policy_turn(transcript: _Transcript, *, engine: Engine, request_id: str) -> Turn:
     """The next turn, as yet without an observation."""
-    budget = transcript.turn_budget_tokens
+    budget, protocol = transcript.turn_budget_tokens, transcript.protocol
     started = time.perf_counter()
     generation = await engine.generate(
         tuple(transcript.token_ids), max_tokens=budget, stop=protocol.stop, request_id=request_id
     )
     seconds = time.perf_counter() - started
-    text = codec.decode(generation.token_ids)
+    text = transcript.codec.decode(generation.token_ids)
     return Turn(_policy_segment(generation, budget), text, protocol.parse_action(text), generate_seconds=seconds)
 
 
@@ -215,11 +219,11 @@ async def _observed(turn: Turn, transcript: _Transcript, environment: Environmen
     started = time.perf_counter()
     observation = await environment.respond(turn.action, max_tokens=transcript.observation_budget_tokens(turn))
     seconds = time.perf_counter() - started
-    segment = Segment(Origin.ENVIRONMENT, environment.codec.encode(observation.text))
+    segment = Segment(Origin.ENVIRONMENT, environment.encode(observation, after=turn.policy.token_ids))
     return replace(turn, observation=observation, environment=segment, search_seconds=seconds)
 
 
-def _prompt_ids(question: Question, *, codec: Codec, protocol: TagProtocol, limits: Limits) -> tuple[int, ...]:
+def _prompt_ids(question: Question, *, codec: Codec, protocol: AgentProtocol, limits: Limits) -> tuple[int, ...]:
     """The prompt's tokens, whole."""
     token_ids = protocol.prompt_ids(codec, question)
     if len(token_ids) > limits.max_prompt_tokens:
@@ -230,11 +234,12 @@ def _prompt_ids(question: Question, *, codec: Codec, protocol: TagProtocol, limi
     return token_ids
 
 
-def _check_observation_budget(environment: Environment, limits: Limits) -> None:
-    """Raise ConfigError when no passages would ever fit."""
-    least = environment.least_tokens(Search("any"))
+def check_observation_budget(codec: Codec, protocol: AgentProtocol, limits: Limits) -> None:
+    """Raise ConfigError when the passages of as many queries as a turn may hold would never fit."""
+    num_queries = protocol.max_queries
+    least = least_tokens(Search("any", ("any",) * (num_queries - 1)), codec=codec, protocol=protocol)
     if limits.max_turns and limits.max_observation_tokens < least:
         raise ConfigError(
-            f"max_observation_tokens={limits.max_observation_tokens} cannot hold an observation, "
-            f"which takes at least {least}"
+            f"max_observation_tokens={limits.max_observation_tokens} cannot hold an observation of "
+            f"max_queries={num_queries}, which takes at least {least}: raise the one or lower the other"
         )

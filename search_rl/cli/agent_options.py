@@ -21,5 +21,6 @@ EndpointTokenFile = Annotated[Path | None, typer.Option(help="File with the bear
 ServedModel = Annotated[str | None, typer.Option(help="Name of the model at --endpoint; --model's if unset.")]
 TopK = Annotated[int | None, typer.Option(min=1, help="Passages per search.")]
 Prompt = Annotated[str | None, typer.Option(help="Wording of the instructions: search_r1 or short.")]
+Protocol = Annotated[str | None, typer.Option(help="How the agent calls the search: tags or tool_call.")]
 Profile = Annotated[str, typer.Option(help=f"Scorer: {', '.join(PROFILES)}.")]
 DEFAULT_PROFILE = SEARCH_R1.name

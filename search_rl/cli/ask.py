@@ -21,6 +21,7 @@ def ask(
     endpoint_token_file: options.EndpointTokenFile = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
+    protocol: options.Protocol = None,
     answer: Annotated[
         list[str] | None,
         typer.Option(help="An accepted answer, to mark the agent's; may be given more than once."),
@@ -41,6 +42,7 @@ def ask(
         retriever=retriever,
         top_k=top_k,
         prompt=prompt,
+        protocol=protocol,
         endpoint=endpoint,
         served_model=served_model,
         api=api,

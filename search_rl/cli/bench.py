@@ -65,7 +65,12 @@ def rollout(
             return await benching.compare(bench, repeats=repeats, on_report=tell)
 
     reports = asyncio.run(run())
-    settings = {**settings_of(setup, SYSTEMS["agent"], None), "questions": len(asked), "samples": samples, "latency_ms": latency_ms}
+    settings = {
+        **settings_of(setup, SYSTEMS["agent"], None),
+        "questions": len(asked),
+        "samples": samples,
+        "latency_ms": latency_ms,
+    }
     figures = benching.bench_to_json(reports, settings)
     wide_console().print(benching.bench_table(reports))
     for loop, ratio in figures["speed_up"].items():

@@ -57,6 +57,7 @@ def eval(
     endpoint_token_file: options.EndpointTokenFile = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
+    protocol: options.Protocol = None,
     profile: options.Profile = options.DEFAULT_PROFILE,
     corpus: Annotated[
         Path | None, typer.Option(help="Corpus file, for the systems oracle and random; the config's if unset.")
@@ -77,11 +78,14 @@ def eval(
         _refuse_options(context)
         return
     from retriever_server.corpus import read_corpus
+    from search_rl.errors import ConfigError
     from search_rl.evaluation import assemble
     from search_rl.evaluation.cost import read_prices
     from search_rl.evaluation.suite import Plan
     from search_rl.evaluation.systems import systems_named
 
+    if rollouts and system:
+        raise ConfigError(f"--rollouts takes the place of --system {system[0]}: give one of the two")
     loaded = assemble.read_config(config, set_ or ())
     setup = assemble.setup_from(
         loaded,
@@ -89,6 +93,7 @@ def eval(
         retriever=retriever,
         top_k=top_k,
         prompt=prompt,
+        protocol=protocol,
         endpoint=endpoint,
         served_model=served_model,
         api=api,
@@ -107,7 +112,8 @@ def eval(
         passages=read_corpus(corpus) if corpus else (),
         prices=read_prices(prices, setup.model_name) if prices else None,
     )
-    _report(_run(setup, plan, rollouts), plan)
+    agent = f"protocol {setup.agent.protocol}, prompt {setup.agent.prompt}, budgets {setup.budgets_label}"
+    _report(_run(setup, plan, rollouts), plan, None if rollouts else agent)
 
 
 def _refuse_options(context: typer.Context) -> None:
@@ -172,13 +178,11 @@ def _watch(plan: Plan) -> Watch:
     return watch
 
 
-def _report(results: Sequence[SystemResult], plan: Plan) -> None:
-    """A line a system that says first whether it may be quoted, then the tables."""
-    import json
-
+def _report(results: Sequence[SystemResult], plan: Plan, agent: str | None) -> None:
+    """A line a system that says first whether it may be quoted, how the agent is spoken to, then the tables."""
     from search_rl.evaluation.report import averages_table, summary_table
     from search_rl.evaluation.report_files import HTML
-    from search_rl.evaluation.result_folder import SUITE, SUMMARY
+    from search_rl.evaluation.result_folder import SUITE, SUMMARY, write_json
     from search_rl.evaluation.suite_table import suite_row, suite_table
     from search_rl.viewer.progress import wide_console
 
@@ -186,6 +190,8 @@ def _report(results: Sequence[SystemResult], plan: Plan) -> None:
         name = f"{result.name}: " if len(results) > 1 else ""
         typer.echo(f"{name}{result.summary.headline}")
         _list_failures(result)
+    if agent:
+        typer.echo(agent)
     if len(results) == 1:
         wide_console().print(summary_table(results[0].summary))
         if results[0].summary.averages:
@@ -193,7 +199,7 @@ def _report(results: Sequence[SystemResult], plan: Plan) -> None:
     wide_console().print(suite_table(results))
     if len(results) > 1:
         rows = [suite_row(result) for result in results]
-        (plan.out / SUITE).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        write_json(plan.out / SUITE, rows)
     typer.echo(f"{plan.out / (SUITE if len(results) > 1 else SUMMARY)}")
     for result in results:
         typer.echo(f"{result.folder / HTML}")

@@ -28,6 +28,9 @@ _CHUNK_WORDS = Annotated[
 ]
 _SKIP_BAD = Annotated[bool, typer.Option("--skip-bad", help="Count and list rows that cannot be used, and go on.")]
 _BATCH_SIZE = Annotated[int, typer.Option(min=1, help="Passages the encoder takes at once.")]
+_TRUST = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the encoder; never otherwise.")
+]
 
 
 @app.command()
@@ -49,6 +52,7 @@ def build(
     ] = "flat",
     chunk_words: _CHUNK_WORDS = None,
     skip_bad: _SKIP_BAD = False,
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Turn a corpus into an index folder; after a kill the same command goes on where it was."""
     from retriever_server.encoders import SentenceEncoder
@@ -58,7 +62,9 @@ def build(
         manifest = build_index(
             corpus,
             out,
-            SentenceEncoder(encoder, batch_size=batch_size) if retriever != "bm25" else None,
+            SentenceEncoder(encoder, batch_size=batch_size, trust_remote_code=trust_remote_code)
+            if retriever != "bm25"
+            else None,
             kind=kind,
             with_bm25=retriever != "dense",
             chunk_words=chunk_words,
@@ -77,6 +83,7 @@ def add(
     batch_size: _BATCH_SIZE = 32,
     chunk_words: _CHUNK_WORDS = None,
     skip_bad: _SKIP_BAD = False,
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Put the passages of a corpus behind those of an index; a service takes them up when it reloads."""
     from functools import partial
@@ -84,7 +91,7 @@ def add(
     from retriever_server.adding import add_to_index
     from retriever_server.encoders import SentenceEncoder
 
-    load_encoder = partial(SentenceEncoder, batch_size=batch_size)
+    load_encoder = partial(SentenceEncoder, batch_size=batch_size, trust_remote_code=trust_remote_code)
     with _reading(skip_bad) as report, _progress("indexing passages") as progress:
         manifest = add_to_index(
             index, corpus, load_encoder, chunk_words=chunk_words, report=report, progress=progress, notice=_notice
@@ -100,6 +107,7 @@ def import_(
     encoder: Annotated[str, typer.Option(help="The encoder that made the vectors: hub id or local folder.")],
     out: Annotated[Path, typer.Option(help="Index folder to write; an index that is there is replaced.")],
     with_bm25: Annotated[bool, typer.Option("--with-bm25", help="Build a BM25 part beside the vectors.")] = False,
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Turn a published FAISS index and its corpus (wiki-18) into an index folder, without encoding it."""
     from retriever_server.encoders import SentenceEncoder
@@ -110,7 +118,7 @@ def import_(
             vectors,
             corpus,
             out,
-            SentenceEncoder(encoder),
+            SentenceEncoder(encoder, trust_remote_code=trust_remote_code),
             with_bm25=with_bm25,
             progress=progress,
             notice=_notice,

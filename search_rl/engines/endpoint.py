@@ -62,6 +62,13 @@ class Endpoint:
         Raises RequestError when the tries are used up or the request is refused, EngineError when every request would
         be (a wrong token, an unknown model).
         """
+        response = await self.answer(path, body)
+        if response.status_code != httpx.codes.OK:
+            raise _error_of(response.status_code)(self.refusal(path, response))
+        return response.content
+
+    async def answer(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        """The first response that is not a passing trouble. Raises RequestError when the tries are used up."""
         attempt, reason = 0, "no answer"
         try:
             async with asyncio.timeout(self._deadline_seconds):
@@ -69,15 +76,13 @@ class Endpoint:
                     attempt += 1
                     wait_seconds = self._backoff(attempt)
                     try:
-                        response = await self.post_once(path, body)
+                        response = await self._client.post(f"{self.url}{path}", json=dict(body))
                     except httpx.RequestError as error:
                         reason = f"no answer from {self.url}{path}: {type(error).__name__} {error}".rstrip()
                     else:
-                        if response.status_code == httpx.codes.OK:
-                            return response.content
-                        reason = self.refusal(path, response)
                         if not _is_transient(response.status_code):
-                            raise _error_of(response.status_code)(reason)
+                            return response
+                        reason = self.refusal(path, response)
                         wait_seconds = max(wait_seconds, _retry_after_seconds(response))
                     if attempt == self._max_attempts:
                         break
@@ -85,10 +90,6 @@ class Endpoint:
         except TimeoutError:
             reason += f", and {self._deadline_seconds:g} seconds are over"
         raise RequestError(f"{reason} (attempt {attempt})")
-
-    async def post_once(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
-        """Whatever the server answers. Raises httpx.RequestError when it does not."""
-        return await self._client.post(f"{self.url}{path}", json=dict(body))
 
     def refusal(self, path: str, response: httpx.Response) -> str:
         """What a response that is not a good one says, on one line."""

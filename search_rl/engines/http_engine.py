@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from search_rl.engines.base import Generation, Sampling
 from search_rl.engines.endpoint import Endpoint
-from search_rl.errors import EngineError
+from search_rl.errors import EngineError, RequestError
 
 COMPLETIONS = "/completions"
 
@@ -30,8 +30,8 @@ class HttpEngine:
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
     ) -> Generation:
-        """See `Engine.generate`. Raises RequestError as `Endpoint.post` does, EngineError for a server that returns no
-        token ids.
+        """See `Engine.generate`. Raises RequestError for nonsense too, EngineError for a server that returns no token
+        ids.
         """
         body = {
             "model": self.model,
@@ -62,11 +62,11 @@ class HttpEngine:
 
 
 def first_choice(content: bytes, kind: Any, url: str) -> Any:
-    """The first choice of a reply of that `kind`. Raises EngineError for anything else."""
+    """The first choice of a reply of that `kind`. Raises RequestError for anything else."""
     try:
         return kind.model_validate_json(content).choices[0]
     except (ValidationError, IndexError) as error:
-        raise EngineError(f"{url} did not answer with a completion: {content[:200]!r}") from error
+        raise RequestError(f"{url} did not answer with a completion: {content[:200]!r}") from error
 
 
 class _Logprobs(BaseModel):

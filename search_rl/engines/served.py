@@ -11,7 +11,7 @@ from search_rl.codec import Codec
 from search_rl.engines.base import Engine, Sampling
 from search_rl.engines.endpoint import Endpoint
 from search_rl.engines.http_engine import COMPLETIONS, HttpEngine
-from search_rl.engines.text_engine import CHAT, ChatCodec, ChatEngine, TextEngine
+from search_rl.engines.text_engine import CHAT, ChatEngine, MarkedCodec, TextEngine
 from search_rl.errors import EngineError
 
 Api = Literal["tokens", "text", "chat"]
@@ -23,17 +23,17 @@ _PROBE = "Hello"
 async def served_api(endpoint: Endpoint, model: str, codec: Codec) -> Api:
     """The most exact way in which the server answers: token ids, else text, else chat messages.
 
-    Costs up to three requests of one token; none is retried. Raises EngineError when the server knows none.
+    Costs up to three requests of one token. Raises EngineError when the server knows none, or is away.
     """
     completion = {"model": model, "max_tokens": 1}
     ids = {"prompt": list(codec.encode(_PROBE)), "return_token_ids": True, "logprobs": 0}
-    response = await _probed(endpoint, COMPLETIONS, {**completion, **ids})
+    response = await endpoint.answer(COMPLETIONS, {**completion, **ids})
     if response.is_success:
         return "tokens" if _has_token_ids(response) else "text"
-    if (await _probed(endpoint, COMPLETIONS, {**completion, "prompt": _PROBE})).is_success:
+    if (await endpoint.answer(COMPLETIONS, {**completion, "prompt": _PROBE})).is_success:
         return "text"
     messages = [{"role": "user", "content": _PROBE}]
-    chat = await _probed(endpoint, CHAT, {**completion, "messages": messages})
+    chat = await endpoint.answer(CHAT, {**completion, "messages": messages})
     if chat.is_success:
         return "chat"
     path, refused = (COMPLETIONS, response) if chat.status_code == httpx.codes.NOT_FOUND else (CHAT, chat)
@@ -48,16 +48,8 @@ def served_engine(api: Api, endpoint: Endpoint, model: str, sampling: Sampling, 
         case "text":
             return TextEngine(endpoint, model, sampling, codec), codec
         case "chat":
-            marked = ChatCodec(codec)
+            marked = MarkedCodec(codec)
             return ChatEngine(endpoint, model, sampling, marked), marked
-
-
-async def _probed(endpoint: Endpoint, path: str, body: dict[str, object]) -> httpx.Response:
-    try:
-        return await endpoint.post_once(path, body)
-    except httpx.RequestError as error:
-        fault = f"{type(error).__name__} {error}".rstrip()
-        raise EngineError(f"no answer from {endpoint.url}{path}: {fault}") from error
 
 
 class _Choice(BaseModel):

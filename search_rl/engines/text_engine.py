@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from search_rl.codec import Codec, Message
+from search_rl.codec import Codec, Message, Tool
 from search_rl.engines.base import Generation, Sampling
 from search_rl.engines.endpoint import Endpoint
 from search_rl.engines.http_engine import COMPLETIONS, first_choice
@@ -35,7 +35,7 @@ class TextEngine:
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
     ) -> Generation:
-        """See `Engine.generate`. Raises RequestError as `Endpoint.post` does, EngineError for nonsense."""
+        """See `Engine.generate`. Raises RequestError for nonsense too."""
         body = {
             "model": self.model,
             "prompt": self.codec.decode(prompt_ids),
@@ -51,21 +51,16 @@ class TextEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCodec:
+class MarkedCodec:
     """A codec for chats that the server renders: no template, and turns that are marked in the ids."""
 
     inner: Codec
-
-    @property
-    def special_texts(self) -> tuple[str, ...]:
-        """See `Codec.special_texts`."""
-        return self.inner.special_texts
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See `Codec.encode`."""
         return self.inner.encode(text)
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """The texts of the messages, which become one message of the user."""
         return self.inner.encode("\n\n".join(message["content"] for message in messages))
 
@@ -93,7 +88,7 @@ class ChatEngine:
     endpoint: Endpoint
     model: str
     sampling: Sampling
-    codec: ChatCodec
+    codec: MarkedCodec
 
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str

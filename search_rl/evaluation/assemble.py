@@ -7,12 +7,13 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from search_rl.agent.episode import Limits
+from search_rl.agent.episode import Limits, check_observation_budget
 from search_rl.agent.protocols import protocol_named
+from search_rl.agent.selection import PROTOCOL_NAMES, protocol_for
 from search_rl.codec import Codec, load_codec
 from search_rl.config import AgentSection, Config, RetrieverSection, load_config
 from search_rl.datasets.questions import read_questions
@@ -22,7 +23,7 @@ from search_rl.engines.served import APIS, Api, served_api, served_engine
 from search_rl.errors import ConfigError, DataError, unknown_name
 from search_rl.evaluation.outcomes import kind_of, set_of
 from search_rl.evaluation.systems import Parts
-from search_rl.models import check_checkpoint
+from search_rl.models import check_checkpoint, context_tokens
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
 from search_rl.search import SearchClient
 from search_rl.types import Question
@@ -58,7 +59,12 @@ class Setup:
     @property
     def limits(self) -> Limits:
         """The budgets of an episode."""
-        return Limits(**self.agent.model_dump(exclude={"prompt"}), top_k=self.retriever.top_k)
+        return Limits(**self.agent.budgets, top_k=self.retriever.top_k)
+
+    @property
+    def budgets_label(self) -> str:
+        """The preset, and what departs from it; sampling is greedy under every preset."""
+        return self.agent.budgets_label(top_k=self.retriever.top_k)
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -66,6 +72,21 @@ class Setup:
         path = Path(self.model)
         is_hub_id = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
         return self.endpoint is None and not is_hub_id
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What must be equal for two runs to be parts of one evaluation."""
+        return {
+            "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
+            "endpoint": self.endpoint,
+            "served_model": self.served_model,
+            "api": self.api if self.api != "tokens" else None,
+            **self.agent.conversation,
+            "budgets": self.budgets_label,
+            "profile": self.profile.name,
+            "sampling": None if self.sampling == GREEDY else asdict(self.sampling),
+            **asdict(self.limits),
+        }
 
 
 def setup_from(
@@ -75,6 +96,7 @@ def setup_from(
     retriever: str | None = None,
     top_k: int | None = None,
     prompt: str | None = None,
+    protocol: str | None = None,
     endpoint: str | None = None,
     served_model: str | None = None,
     api: str | None = None,
@@ -91,12 +113,16 @@ def setup_from(
         raise ConfigError(f"--served-model {served_model} needs --endpoint, the URL of the server")
     if api is not None and not endpoint:
         raise ConfigError(f"--api {api} needs --endpoint, the URL of the server")
+    if protocol and protocol not in PROTOCOL_NAMES:
+        raise unknown_name("protocol", protocol, PROTOCOL_NAMES)
     retriever_section = config.retriever if config else RetrieverSection()
     agent_section = config.agent if config else AgentSection()
     return Setup(
         model=model,
         retriever=retriever_section.model_copy(update=_given(url=retriever, top_k=top_k)),
-        agent=agent_section.model_copy(update={"prompt": protocol_named(prompt).name} if prompt else {}),
+        agent=agent_section.model_copy(
+            update=_given(prompt=protocol_named(prompt).name if prompt else None, protocol=protocol)
+        ),
         endpoint=endpoint,
         served_model=served_model,
         api=api_named(api) if api else None,
@@ -174,26 +200,32 @@ async def with_api(setup: Setup) -> Setup:
     if setup.endpoint is None or setup.api is not None:
         return setup
     codec = load_codec(setup.model)
-    async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file) as endpoint:
+    async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file, max_attempts=2) as endpoint:
         return replace(setup, api=await served_api(endpoint, setup.model_name, codec))
 
 
 @asynccontextmanager
 async def open_parts(setup: Setup, *, needs_service: bool = True) -> AsyncIterator[Parts]:
-    """The parts, checked first: the checkpoint, then the retriever, then (slow) the engine.
+    """The parts, checked first: the checkpoint and its tokenizer, then the retriever, then (slow) the engine.
 
     Without `needs_service` the retriever may be away. Raises ModelError, RetrieverError, ConfigError or EngineError,
     each with one line.
     """
     if setup.needs_checkpoint:
         check_checkpoint(Path(setup.model))
+        setup.limits.check_context(context_tokens(Path(setup.model)))
     setup = await with_api(setup)
+    codec = load_codec(setup.model)
+    if setup.api == "chat" and setup.agent.protocol != "tags":
+        raise ConfigError(f"--api chat needs --protocol tags, got {setup.agent.protocol}: the server renders the chat")
+    protocol = protocol_for(codec, **setup.agent.conversation)
+    check_observation_budget(codec, protocol, setup.limits)
     async with AsyncExitStack() as stack:
         searcher = await stack.enter_async_context(SearchClient(**setup.retriever.client_options))
         if needs_service:
             await searcher.check()
-        engine, codec = await stack.enter_async_context(_engine(setup, load_codec(setup.model)))
-        yield Parts(engine, searcher, codec, protocol_named(setup.agent.prompt), setup.limits)
+        engine, engine_codec = await stack.enter_async_context(_engine(setup, codec))
+        yield Parts(engine, searcher, engine_codec, protocol, setup.limits, special_texts=tuple(codec.special_tokens))
 
 
 def _given(**options: Any) -> dict[str, Any]:

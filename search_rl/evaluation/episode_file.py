@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,7 +109,7 @@ def record_at(file: BinaryIO, offset_bytes: int, path: Path) -> Record:
     """The record that begins at this byte of an open file. Raises DataError where none does."""
     file.seek(offset_bytes)
     try:
-        return records.row_to_record(json.loads(file.readline()))
+        return records.row_to_record(records.decode_row(file.readline()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} changed while it was read: no rollout at byte {offset_bytes}") from error
 

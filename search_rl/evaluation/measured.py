@@ -51,8 +51,8 @@ def measure(rollouts: StoredRollouts, *, profile: Profile, top_k: int, prices: P
         trajectory = record.rollout.trajectory
         asked.append((trajectory.question, retrieval_row(trajectory, profile)))
         if is_failed(trajectory):
-            error = str(record.metadata.get("error", ""))
-            failed.append(FailedQuestion(trajectory.question.key, str(trajectory.stop_reason), error))
+            question = trajectory.question
+            failed.append(FailedQuestion(question.key, str(trajectory.stop_reason), trajectory.failure))
     depths = [k for k in (1, 3, 5, 10, 20) if k < top_k] + [top_k]
     return Measured(
         retrieval={

@@ -67,13 +67,14 @@ def outcome_of(trajectory: Trajectory, profile: Profile) -> Outcome:
     """The outcome of an episode as the profile scores it."""
     question = trajectory.question
     actions = [turn.action for turn in trajectory.turns]
+    asked_queries = [query for action in actions if isinstance(action, Search) for query in action.queries]
     given_queries = [trajectory.given.query] if trajectory.given is not None and trajectory.given.query else []
     return Outcome(
         question=question,
         answer=trajectory.answer,
         scores=profile.scores(trajectory.answer, question.golden_answers),
         stop_reason=trajectory.stop_reason,
-        queries=(*given_queries, *(action.query for action in actions if isinstance(action, Search))),
+        queries=(*given_queries, *asked_queries),
         num_searches=trajectory.num_searches,
         is_well_formed=bool(rewards.format(trajectory)),
         is_failed=is_failed(trajectory),

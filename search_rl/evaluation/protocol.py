@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from search_rl.agent.protocols import TagProtocol
+from search_rl.agent.protocols import AgentProtocol
 from search_rl.codec import Codec
 from search_rl.errors import DataError
 from search_rl.evaluation.outcomes import set_of
@@ -89,13 +89,15 @@ def read_protocol(folder: Path) -> MeasuringProtocol | None:
     return MeasuringProtocol(*parts)
 
 
-def prompt_rules(prompt: TagProtocol, codec: Codec) -> dict[str, Any]:
-    """The wording; a digest of it with all that the environment says; and one of the chat template, as applied."""
-    text = prompt.render_prompt(Question("probe", "what is it", ("it",), "probe"))[0]["content"]
-    wording = [text, prompt.correction, prompt.render_passages("passages"), *prompt.stop]
+def prompt_rules(prompt: AgentProtocol, codec: Codec) -> dict[str, Any]:
+    """A prompt as the model gets it, a digest of it with what the environment says, and one of the chat template."""
+    text = codec.decode(prompt.prompt_ids(codec, Question("probe", "what is it", ("it",), "probe")))
+    wording = [text, prompt.correction, prompt.render_passages(["passages"]), *prompt.stop]
     conversation = codec.encode_chat([{"role": "user", "content": "question"}])
     return {
-        "name": prompt.name,
+        "protocol": prompt.label,
+        "max_queries": prompt.max_queries,
+        "keep_reasoning": prompt.keep_reasoning,
         "text": text,
         "sha256": _sha256(wording),
         "template_sha256": _sha256(codec.decode(conversation)),

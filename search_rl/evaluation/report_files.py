@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,16 @@ ROW = "row.csv"
 
 
 def write_result(
-    folder: Path, evaluation: Evaluation, protocol: MeasuringProtocol | None, measured: Measured
+    folder: Path,
+    evaluation: Evaluation,
+    protocol: MeasuringProtocol | None,
+    measured: Measured,
+    *,
+    system: Mapping[str, Any],
 ) -> Summary:
     """The summary of a finished evaluation, written down as one: a row a question, the summary, then the report.
+
+    `system` says who was measured.
 
     Raises SearchRLError where it cannot be written.
     """
@@ -35,7 +42,7 @@ def write_result(
     summary = result.summary()
     try:
         write_questions(folder, outcomes)
-        store(folder, summary, measured)
+        store(folder, summary, measured, system=system)
     except OSError as error:
         raise SearchRLError(f"cannot write the result in {folder}: {error.strerror}; make room and resume") from error
     write_report(result, summary)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from search_rl.errors import ConfigError, DataError
-from search_rl.evaluation.assemble import GREEDY, Setup
+from search_rl.evaluation.assemble import Setup
 from search_rl.evaluation.episode_file import stored_rollouts
 from search_rl.evaluation.measured import FailedQuestion, Measured, measured_to_json
 from search_rl.evaluation.report import Summary, summary_to_json
@@ -26,26 +26,24 @@ FAILED = "failed.jsonl"
 RETRIEVER = "retriever.json"
 SUITE = "suite.json"
 
-# What settings from before a name stood for; None is not written.
-_DEFAULTS = {"profile": SEARCH_R1.name, "system": "agent"}
+_EARLIER_SETTINGS = {
+    "profile": SEARCH_R1.name,
+    "protocol": "tags",
+    "max_queries": 1,
+    "keep_reasoning": True,
+    "system": "agent",
+}
+"""What evaluations went by before these could be chosen."""
 
 
 def settings_of(setup: Setup, system: System, corpus: Path | None) -> dict[str, Any]:
     """What must be equal for two runs to be parts of one evaluation."""
-    settings = {
-        "model": str(Path(setup.model).resolve()) if Path(setup.model).exists() else setup.model,
-        "endpoint": setup.endpoint,
-        "served_model": setup.served_model,
-        "prompt": setup.agent.prompt,
-        "profile": setup.profile.name,
-        **asdict(setup.limits),
-        "sampling": None if setup.sampling == GREEDY else asdict(setup.sampling),
+    return {
+        **setup.settings,
         "system": system.name,
-        "api": setup.api if setup.api != "tokens" else None,
         "wording": system.wording.instructions if system.wording else None,
         "corpus": str(corpus.resolve()) if corpus and system.needs_corpus else None,
     }
-    return settings
 
 
 def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
@@ -55,9 +53,12 @@ def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) 
         return
     if not is_resumed:
         raise ConfigError(f"{folder} holds an evaluation already: --resume goes on with it, or give another --out")
-    stored = {**_DEFAULTS, **json.loads(path.read_text(encoding="utf-8"))}
+    try:
+        stored = {**_EARLIER_SETTINGS, **json.loads(path.read_text(encoding="utf-8"))}
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"cannot resume {folder}: {SETTINGS} is damaged ({error}); give another --out") from error
     for name in {**settings, **stored}:
-        if stored.get(name) != settings.get(name):
+        if name != "budgets" and stored.get(name) != settings.get(name):
             raise ConfigError(
                 f"cannot resume {folder}: its {name} is {stored.get(name)!r}, now it is {settings.get(name)!r}; "
                 "give another --out"
@@ -67,14 +68,15 @@ def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) 
 def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Make the folder this evaluation's own; until it is done again it has no summary and no audit."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / SETTINGS, settings)
+    write_json(folder / SETTINGS, settings)
     for name in (SUMMARY, AUDIT):
         (folder / name).unlink(missing_ok=True)
 
 
-def store(folder: Path, summary: Summary, measured: Measured) -> None:
-    """Write the summary, and failed questions one a line where there are some."""
-    _write_json(folder / SUMMARY, {**summary_to_json(summary), **measured_to_json(measured)})
+def store(folder: Path, summary: Summary, measured: Measured, *, system: Mapping[str, Any]) -> None:
+    """Write the summary with what says who was measured, and failed questions one a line where there are some."""
+    document = {**summary_to_json(summary), **system, **measured_to_json(measured)}
+    write_json(folder / SUMMARY, document)
     write_failed(folder / FAILED, measured.failed)
 
 
@@ -111,5 +113,8 @@ def asked_keys(folder: Path) -> list[str]:
         return [json.loads(line)["id"] for line in lines]
 
 
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+def write_json(path: Path, document: Any) -> None:
+    """Write the document whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from search_rl.agent.episode import Limits, run_episode
-from search_rl.agent.protocols import TagProtocol, protocol_named
+from search_rl.agent.protocols import AgentProtocol
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import Codec, load_codec
 from search_rl.engines.base import Engine, Sampling
 from search_rl.engines.vllm_engine import VllmEngine
@@ -74,7 +75,7 @@ class Bench:
     engine: Engine
     forget_prefixes: Callable[[], Awaitable[None]]
     codec: Codec
-    protocol: TagProtocol
+    protocol: AgentProtocol
     limits: Limits
     questions: Sequence[Question]
     samples: int
@@ -164,6 +165,8 @@ async def open_bench(
     """
     if setup.needs_checkpoint:
         check_checkpoint(Path(setup.model))
+    codec = load_codec(setup.model)
+    protocol = protocol_for(codec, **setup.agent.conversation)
     async with SearchClient(**setup.retriever.client_options) as client:
         await client.check()
     async with VllmEngine.open(
@@ -176,8 +179,8 @@ async def open_bench(
         yield Bench(
             engine,
             engine.forget_prefixes,
-            load_codec(setup.model),
-            protocol_named(setup.agent.prompt),
+            codec,
+            protocol,
             setup.limits,
             questions,
             samples,

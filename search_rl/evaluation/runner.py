@@ -51,9 +51,10 @@ def is_failed(trajectory: Trajectory) -> bool:
 
 def reward_by(profile: Profile, trajectory: Trajectory) -> Reward:
     """Exact match under the profile; F1 and format stand beside it."""
-    scores = profile.scores(trajectory.answer, trajectory.question.golden_answers)
-    parts = {"exact_match": scores.exact_match, "f1": scores.f1, "format": rewards.format(trajectory)}
-    return Reward(scores.exact_match, parts)
+    answer, golds = trajectory.answer, trajectory.question.golden_answers
+    exact_match = profile.exact_match(answer, golds)
+    parts = {"exact_match": exact_match, "f1": profile.f1(answer, golds), "format": rewards.format(trajectory)}
+    return Reward(exact_match, parts)
 
 
 async def evaluate(
@@ -85,11 +86,11 @@ async def evaluate(
 
         async def work() -> None:
             for question in waiting:
-                trajectory, error = await _episode(question, ask)
+                trajectory = await _episode(question, ask)
                 rollout = Rollout(trajectory, reward_by(profile, trajectory), group_id=question.key)
-                done[question.key] = writer.write(rollout, session.metadata(error))
+                done[question.key] = writer.write(rollout, session.metadata)
                 on_done(rollout)
-                failures.count(trajectory, error)
+                failures.count(trajectory)
 
         await _all_or_first_error([asyncio.create_task(work()) for _ in range(concurrency)])
     offsets = array("q", [done[question.key] for question in questions])
@@ -109,10 +110,10 @@ class _Session:
         """Since it began."""
         return time.perf_counter() - self.started
 
-    def metadata(self, error: SearchRLError | None) -> dict[str, Any]:
+    @property
+    def metadata(self) -> dict[str, Any]:
         """What stands beside a rollout in its row; `cost` reads it."""
-        row = {"session": self.started_at, "seconds": self.seconds, "engine_seconds": self.engine_seconds()}
-        return row if error is None else {**row, "error": str(error)}
+        return {"session": self.started_at, "seconds": self.seconds, "engine_seconds": self.engine_seconds()}
 
 
 @dataclass(slots=True)
@@ -122,21 +123,21 @@ class _FailureCount:
     limit: int
     num_failed: int = 0
 
-    def count(self, trajectory: Trajectory, error: SearchRLError | None) -> None:
+    def count(self, trajectory: Trajectory) -> None:
         """Raise EngineError at the limit."""
         self.num_failed = self.num_failed + 1 if trajectory.is_void else 0
         if self.num_failed >= self.limit:
-            reason = str(error) if error else f"stop reason {trajectory.stop_reason}"
+            reason = trajectory.failure or trajectory.stop_reason
             raise EngineError(f"{self.num_failed} questions in a row failed, the last by: {reason}; mend it and resume")
 
 
-async def _episode(question: Question, ask: Ask) -> tuple[Trajectory, SearchRLError | None]:
-    """The episode, and why it failed where the episode itself cannot say."""
+async def _episode(question: Question, ask: Ask) -> Trajectory:
+    """The episode, one without turns where it could not be had."""
     try:
-        return await ask(question), None
+        return await ask(question)
     except (DataError, RetrieverError, RequestError) as error:
         stop_reason = next(reason for kind, reason in _STOP_REASONS if isinstance(error, kind))
-        return Trajectory(question, Segment(Origin.PROMPT, ()), turns=(), stop_reason=stop_reason), error
+        return Trajectory(question, Segment(Origin.PROMPT, ()), turns=(), stop_reason=stop_reason, failure=str(error))
 
 
 async def _all_or_first_error(workers: Sequence[asyncio.Task[None]]) -> None:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from search_rl.engines.clock import EngineClock
 from search_rl.errors import ConfigError
@@ -23,7 +24,15 @@ from search_rl.evaluation.outcomes import group_by
 from search_rl.evaluation.protocol import MeasuringProtocol, weights_sha256
 from search_rl.evaluation.report import Summary
 from search_rl.evaluation.report_files import write_result
-from search_rl.evaluation.result_folder import EPISODES, RETRIEVER, check_claim, claim, settings_of
+from search_rl.evaluation.result_folder import (
+    EPISODES,
+    RETRIEVER,
+    SETTINGS,
+    check_claim,
+    claim,
+    settings_of,
+    write_json,
+)
 from search_rl.evaluation.runner import Evaluation, evaluate
 from search_rl.evaluation.stored_answers import stored_answers
 from search_rl.evaluation.systems import Given, Parts, System, answer, needs_service
@@ -70,6 +79,8 @@ async def run_systems(setup: Setup, plan: Plan, watch: Watch) -> tuple[SystemRes
     All that can be checked is checked before the first question. Raises ConfigError for a folder that holds another
     evaluation, or this one while the plan is not resumed.
     """
+    if len(plan.systems) > 1 and (plan.out / SETTINGS).exists():
+        raise ConfigError(f"{plan.out} holds the result of one system: give a suite another --out")
     setup = await with_api(setup)
     settings = {system.name: settings_of(setup, system, plan.corpus) for system in plan.systems}
     for system in plan.systems:
@@ -110,7 +121,7 @@ async def score_rollouts(path: Path, setup: Setup, plan: Plan, watch: Watch) -> 
             profile=setup.profile,
             max_failures_in_a_row=len(plan.questions) + 1,
         )
-    return _finish("rollouts", plan.out, evaluation, protocol, top_k=setup.limits.top_k, prices=plan.prices)
+    return _finish("rollouts", plan.out, evaluation, protocol, setup, plan)
 
 
 async def _protocols(setup: Setup, plan: Plan, parts: Parts) -> dict[str, MeasuringProtocol]:
@@ -145,7 +156,13 @@ async def _run_system(
             profile=setup.profile,
             engine_seconds=lambda: clock.busy_seconds,
         )
-    return _finish(system.name, folder, evaluation, protocol, top_k=setup.limits.top_k, prices=plan.prices)
+    agent = _agent(setup, parts)
+    return _finish(system.name, folder, evaluation, protocol, setup, plan, agent=agent)
+
+
+def _agent(setup: Setup, parts: Parts) -> dict[str, Any]:
+    """How the policy is spoken to."""
+    return {**setup.agent.conversation, "protocol": parts.protocol.label, "budgets": setup.budgets_label}
 
 
 def _finish(
@@ -153,13 +170,14 @@ def _finish(
     folder: Path,
     evaluation: Evaluation,
     protocol: MeasuringProtocol,
+    setup: Setup,
+    plan: Plan,
     *,
-    top_k: int,
-    prices: Prices | None,
+    agent: Mapping[str, Any] | None = None,
 ) -> SystemResult:
     assert isinstance(evaluation.rollouts, StoredRollouts)
-    measured = measure(evaluation.rollouts, profile=evaluation.profile, top_k=top_k, prices=prices)
-    summary = write_result(folder, evaluation, protocol, measured)
+    measured = measure(evaluation.rollouts, profile=evaluation.profile, top_k=setup.limits.top_k, prices=plan.prices)
+    summary = write_result(folder, evaluation, protocol, measured, system={"system": name, "agent": agent})
     return SystemResult(name, folder, summary, measured)
 
 
@@ -190,7 +208,7 @@ async def _measure_retriever(setup: Setup, plan: Plan, searcher: Searcher) -> No
             return
     rows = await ceiling_rows(plan.questions, searcher=searcher, profile=setup.profile, concurrency=setup.concurrency)
     ceilings = {name: asdict(found) for name, found in _by_kind(plan.questions, rows).items()}
-    path.write_text(json.dumps({**about, "ceiling": ceilings}, indent=2) + "\n", encoding="utf-8")
+    write_json(path, {**about, "ceiling": ceilings})
 
 
 def _by_kind(questions: Sequence[Question], rows: Sequence[CeilingRow]) -> Mapping[str, Ceiling]:

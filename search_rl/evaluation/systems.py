@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from search_rl.agent.environment import fit_observation
 from search_rl.agent.episode import Limits, run_episode
-from search_rl.agent.protocols import TagProtocol
+from search_rl.agent.protocols import AgentProtocol
 from search_rl.codec import Codec
 from search_rl.engines.base import Engine
 from search_rl.errors import ConfigError, unknown_name
@@ -102,14 +102,18 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What systems share, open and ready; `limits` are the agent's, `corpus` is there if a system needs it."""
+    """What systems share, open and ready.
+
+    `limits` are the agent's, `corpus` is there if a system needs it, `special_texts` are the special tokens.
+    """
 
     engine: Engine
     searcher: Searcher
     codec: Codec
-    protocol: TagProtocol
+    protocol: AgentProtocol
     limits: Limits
     corpus: CorpusSample | None = None
+    special_texts: tuple[str, ...] = ()
 
 
 async def answer(system: System, question: Question, parts: Parts) -> Trajectory:
@@ -121,7 +125,7 @@ async def answer(system: System, question: Question, parts: Parts) -> Trajectory
     limits = system.limits(parts.limits)
     if system.wording is None:
         return await _episode(question, parts, parts.protocol, limits, searcher)
-    wording = system.wording.ending_at(parts.codec.special_texts)
+    wording = system.wording.ending_at(parts.special_texts)
     started = time.perf_counter()
     given = await _given(system, question, parts, searcher)
     given_seconds = time.perf_counter() - started
@@ -169,7 +173,9 @@ async def _given(system: System, question: Question, parts: Parts, searcher: Sea
 
 def _fitted(given: SearchResult, parts: Parts, wording: Wording, limits: Limits) -> str:
     """The passages as text that fits the budget of one observation."""
-    observation = fit_observation(given, codec=parts.codec, protocol=wording, max_tokens=limits.max_observation_tokens)
+    observation = fit_observation(
+        [given], codec=parts.codec, protocol=wording, max_tokens=limits.max_observation_tokens
+    )
     return observation.text
 
 
@@ -189,7 +195,7 @@ async def _closed(trajectory: Trajectory, parts: Parts, wording: Wording, limits
 
 
 async def _episode(
-    question: Question, parts: Parts, protocol: TagProtocol, limits: Limits, searcher: Searcher
+    question: Question, parts: Parts, protocol: AgentProtocol, limits: Limits, searcher: Searcher
 ) -> Trajectory:
     return await run_episode(
         question,

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from search_rl.agent.episode import Limits, run_episode
-from search_rl.agent.protocols import protocol_named
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
 from search_rl.engines.base import Generation
@@ -61,6 +61,7 @@ class ServerEngine:
             "max_tokens": max_tokens,
             "stop": list(stop),
             "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
         }
         try:
             output = await self._client.generate(
@@ -96,13 +97,14 @@ class SearchAgentLoop(AgentLoopBase):
         """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics."""
         settings = self.rollout_config.custom[SETTINGS_KEY]
         engine = ServerEngine(self.server_manager, sampling_params)
+        codec = TransformersCodec(self.tokenizer)
         client = _client(orjson.dumps(OmegaConf.to_container(settings["retriever"])))
         trajectory = await run_episode(
             question_row(row).question,
             engine=engine,
             searcher=client,
-            codec=TransformersCodec(self.tokenizer),
-            protocol=protocol_named(settings["prompt"]),
+            codec=codec,
+            protocol=protocol_for(codec, **settings["conversation"]),
             limits=Limits(**settings["limits"]),
         )
         rollout = Rollout(trajectory, score_or_void(trajectory, orjson.loads(settings["reward"])), group_id=row["uid"])

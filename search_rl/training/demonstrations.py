@@ -15,14 +15,15 @@ from pathlib import Path
 
 from search_rl import records
 from search_rl.agent.episode import Limits, run_episode
-from search_rl.agent.protocols import TagProtocol
+from search_rl.agent.protocols import AgentProtocol
 from search_rl.codec import Codec
 from search_rl.datasets.questions import QuestionRow
+from search_rl.engines.base import Generation
 from search_rl.engines.scripted import ScriptedEngine
 from search_rl.errors import DataError, RetrieverError
 from search_rl.rewards import score
 from search_rl.search import Searcher
-from search_rl.types import Rollout, StopReason, Trajectory
+from search_rl.types import Answer, Rollout, Search, StopReason, Trajectory
 
 CONCURRENT_EPISODES = 32
 
@@ -65,7 +66,7 @@ def choose_rows(
 
 
 async def demonstrate(
-    rows: Sequence[QuestionRow], *, searcher: Searcher, codec: Codec, protocol: TagProtocol, limits: Limits
+    rows: Sequence[QuestionRow], *, searcher: Searcher, codec: Codec, protocol: AgentProtocol, limits: Limits
 ) -> list[Rollout]:
     """The demonstrations of `rows` in order; rows whose evidence was not found are left out.
 
@@ -74,9 +75,11 @@ async def demonstrate(
     gate = asyncio.Semaphore(CONCURRENT_EPISODES)
 
     async def one(row: QuestionRow) -> Trajectory:
-        replies = [f"<search>{query}</search>" for query in row.oracle_queries]
-        replies.append(f"<answer>{row.question.golden_answers[0]}</answer>")
-        engine = ScriptedEngine(replies, codec, logprob=0.0)
+        actions: list[Search | Answer] = [Search(query) for query in row.oracle_queries]
+        actions.append(Answer(row.question.golden_answers[0]))
+        replies = [protocol.reply_ids(codec, action) for action in actions]
+        script = [Generation(token_ids, (0.0,) * len(token_ids)) for token_ids in replies]
+        engine = ScriptedEngine(script, codec)
         async with gate:
             return await run_episode(
                 row.question, engine=engine, searcher=searcher, codec=codec, protocol=protocol, limits=limits

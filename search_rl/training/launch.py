@@ -100,6 +100,7 @@ def _prepare_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
         if int(step.name.removeprefix("global_step_")) > (folder.last_step or 0):
             shutil.rmtree(step)
     folder.write_json("config.json", config.model_dump(mode="json"))
+    folder.write_json("agent.json", {**config.agent.conversation, "budgets": config.budgets_label})
     folder.write_json("versions.json", _versions())
     (folder.root / "verl_overrides.txt").write_text("\n".join(verl_overrides(config, resume=resume)) + "\n")
 

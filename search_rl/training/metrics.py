@@ -22,7 +22,10 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         return metrics
     trajectories = [rollout.trajectory for rollout in live]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    queries = [[turn.action.query for turn in t.turns if isinstance(turn.action, Search)] for t in trajectories]
+    queries = [
+        [query for turn in t.turns if isinstance(turn.action, Search) for query in turn.action.queries]
+        for t in trajectories
+    ]
     logprobs = [logprob for turn in turns for logprob in turn.policy.logprobs]
     for name in live[0].reward.parts:
         metrics[f"reward/{name}"] = fmean(rollout.reward.parts[name] for rollout in live)

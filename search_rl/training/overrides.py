@@ -11,6 +11,7 @@ from typing import Any
 from search_rl.agent.episode import Limits
 from search_rl.config import AgentSection, Config
 from search_rl.engines.vllm_cpu import CPU_ENGINE_ARGUMENTS
+from search_rl.errors import ConfigError
 
 EXTERNAL_LIB = "search_rl.training.plugin"
 AGENT_LOOP = "search_agent"
@@ -21,18 +22,24 @@ CPU_WEIGHT_BUCKET_MIB = 256
 
 def limits_of(agent: AgentSection, top_k: int) -> Limits:
     """The episode's budgets as the agent takes them."""
-    return Limits(
-        max_turns=agent.max_turns,
-        max_turn_tokens=agent.max_turn_tokens,
-        max_observation_tokens=agent.max_observation_tokens,
-        max_prompt_tokens=agent.max_prompt_tokens,
-        max_response_tokens=agent.max_response_tokens,
-        top_k=top_k,
-    )
+    return Limits(**agent.budgets, top_k=top_k)
+
+
+def check_trainable(agent: AgentSection) -> None:
+    """Raise ConfigError for an agent whose episodes are no sequences that a trainer could learn from."""
+    if not agent.keep_reasoning:
+        raise ConfigError(
+            "agent.keep_reasoning=false cannot be trained: a turn sampled without the thoughts before it is no "
+            "continuation of the episode's one sequence. Train with true; false is for search-rl eval and ask"
+        )
 
 
 def verl_overrides(config: Config, *, resume: bool = False) -> list[str]:
-    """The arguments that `python -m verl.trainer.main_ppo` would take for this config, in a stable order."""
+    """The arguments that `python -m verl.trainer.main_ppo` would take for this config, in a stable order.
+
+    Raises ConfigError as `check_trainable` does.
+    """
+    check_trainable(config.agent)
     tree = {
         "algorithm": _algorithm(config),
         "data": _data(config),
@@ -168,7 +175,7 @@ def _settings(config: Config) -> list[str]:
     """What our agent loop and trainer need, on the free-form part of verl's rollout config."""
     settings = {
         "run_folder": str(config.run.folder.resolve()),
-        "prompt": config.agent.prompt,
+        "conversation": config.agent.conversation,
         "limits": asdict(limits_of(config.agent, config.retriever.top_k)),
         "retriever": {
             **config.retriever.client_options,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from search_rl.agent.protocols import protocol_named
+from search_rl.agent.episode import check_observation_budget
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import load_codec
 from search_rl.config import Config
 from search_rl.datasets.questions import read_questions
 from search_rl.errors import ConfigError, DataError
-from search_rl.models import check_checkpoint
+from search_rl.models import check_checkpoint, context_tokens
 from search_rl.rewards import check_weights
 from search_rl.search import SearchClient
-from search_rl.training.overrides import limits_of
+from search_rl.training.overrides import check_trainable, limits_of
 
 
 def check_before_training(config: Config) -> None:
@@ -34,10 +35,14 @@ def check_before_warm_up(config: Config) -> None:
 
 
 def _check_model(config: Config) -> None:
+    check_trainable(config.agent)
+    limits = limits_of(config.agent, config.retriever.top_k)
     path = Path(config.model.path)
     if path.exists() or config.model.path.startswith((".", "/", "runs/")):
         check_checkpoint(path)
-    limits_of(config.agent, config.retriever.top_k)
+        limits.check_context(context_tokens(path))
+    codec = load_codec(config.model.path)
+    check_observation_budget(codec, protocol_for(codec, **config.agent.conversation), limits)
 
 
 def _check_questions(path: Path, config: Config) -> None:
@@ -48,7 +53,8 @@ def _check_questions(path: Path, config: Config) -> None:
             f"{path} has {len(questions)} questions, fewer than rollout.prompts_per_step="
             f"{config.rollout.prompts_per_step}"
         )
-    codec, protocol = load_codec(config.model.path), protocol_named(config.agent.prompt)
+    codec = load_codec(config.model.path)
+    protocol = protocol_for(codec, **config.agent.conversation)
     longest = max(questions, key=lambda question: len(question.text.encode()))
     num_tokens = len(protocol.prompt_ids(codec, longest))
     if num_tokens > config.agent.max_prompt_tokens:

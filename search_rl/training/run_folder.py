@@ -1,6 +1,7 @@
 """The run folder: what a run leaves behind, and where. Everything is written whole or not at all.
 
 config.json versions.json verl_overrides.txt   what was run
+agent.json                                     how the agent talked, and its budgets by name
 metrics.jsonl                                  one row a step
 rollouts/step_000001.jsonl                     every episode of a step
 checkpoints/global_step_N/                     verl's checkpoints; export/ is the last one for transformers

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from search_rl import records
-from search_rl.agent.protocols import protocol_named
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import load_codec
 from search_rl.config import Config
 from search_rl.datasets.questions import read_questions
@@ -65,13 +65,15 @@ async def _demonstrations(config: Config) -> list[Rollout]:
         seed=config.run.seed,
     )
     retriever = config.retriever
+    codec = load_codec(config.model.path)
+    protocol = protocol_for(codec, **config.agent.conversation)
     async with SearchClient(**retriever.client_options) as client:
         await client.check()
         return await demonstrate(
             chosen,
             searcher=client,
-            codec=load_codec(config.model.path),
-            protocol=protocol_named(config.agent.prompt),
+            codec=codec,
+            protocol=protocol,
             limits=limits_of(config.agent, retriever.top_k),
         )
 

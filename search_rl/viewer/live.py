@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from search_rl.agent.episode import Limits, run_episode
-from search_rl.agent.protocols import TagProtocol
+from search_rl.agent.protocols import AgentProtocol
 from search_rl.codec import Codec
 from search_rl.engines.base import Engine, Generation
 from search_rl.search import Searcher
@@ -24,7 +24,7 @@ async def watch_episode(
     engine: Engine,
     searcher: Searcher,
     codec: Codec,
-    protocol: TagProtocol,
+    protocol: AgentProtocol,
     limits: Limits,
 ) -> Trajectory:
     """The trajectory of `run_episode`, printed turn by turn. Raises what that raises."""
@@ -48,7 +48,7 @@ class _WatchedEngine:
 
     engine: Engine
     codec: Codec
-    protocol: TagProtocol
+    protocol: AgentProtocol
     view: EpisodeView
 
     async def generate(

@@ -79,8 +79,8 @@ def show(trajectory: Trajectory, console: Console) -> None:
         view.policy(turn.text, num_tokens=len(turn.policy.token_ids), seconds=turn.generate_seconds)
         if isinstance(turn.action, Malformed):
             view.malformed(turn.action)
-        if turn.observation is not None and turn.observation.result is not None:
-            view.result(turn.observation.result, seconds=turn.search_seconds)
+        for result in turn.observation.results if turn.observation is not None else ():
+            view.result(result, seconds=turn.search_seconds)
     view.ending(trajectory)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from search_rl.codec import Message
+from search_rl.codec import Message, Tool
 from search_rl.errors import RetrieverError
 from search_rl.types import Passage, Question, ScoredPassage, SearchResult
 
@@ -25,13 +25,12 @@ class ByteCodec:
     """A byte-level BPE of a few hundred tokens: every text has ids, and many ids are no valid UTF-8."""
 
     tokenizer: Tokenizer
-    special_texts: tuple[str, ...] = ()
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See Codec."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """See Codec: a plain conversation, without special tokens."""
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from search_rl.config import load_config
+from search_rl.config import AgentSection, Config, load_config
 from search_rl.errors import ConfigError
 from search_rl.search import SearchClient
 
@@ -50,6 +51,30 @@ def test_mistakes_are_named(override: str, message: str) -> None:
         load_config(DEMO, [override])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_preset_fills_in_what_the_file_leaves_open(tmp_path: Path) -> None:
+    """Would catch a preset that overrules the file, that stops at one section, or that a report does not name."""
+    path = tmp_path / "config.yaml"
+    path.write_text("run: {name: x}\nmodel: {path: m}\ndata: {train: [a], dev: [b]}\ntrainer: {total_steps: 1}\n")
+    default, paper = load_config(path), load_config(path, ["agent.preset=paper"])
+    assert default.agent.budgets == {**paper.agent.budgets, "max_response_tokens": 4500}
+    assert default.agent == Config.model_validate(yaml.safe_load(path.read_text())).agent
+    assert list(paper.agent.budgets.values()) == [4, 500, 500, 2048, 4096]
+    assert (paper.retriever.top_k, paper.rollout.temperature, paper.rollout.top_p) == (3, 1.0, 1.0)
+    assert (default.budgets_label, paper.budgets_label) == ("default", "paper")
+    changed = load_config(path, ["agent.preset=paper", "agent.max_turns=2", "retriever.top_k=5", "rollout.top_p=0.95"])
+    assert changed.budgets_label == "paper, but max_turns=2, top_k=5, top_p=0.95"
+    assert changed.agent.max_response_tokens == 4096
+    with pytest.raises(ConfigError, match=r"agent.preset: Input should be 'default' or 'paper' \(got 'papr'\)"):
+        load_config(path, ["agent.preset=papr"])
+
+
+def test_the_corrected_default_holds_every_turn_at_full_length() -> None:
+    """Would catch a default under which the answer falls off the end (D8)."""
+    agent = AgentSection()
+    turns, observations = (agent.max_turns + 1) * agent.max_turn_tokens, agent.max_turns * agent.max_observation_tokens
+    assert agent.max_response_tokens >= turns + observations
 
 
 def test_retriever_url_is_one_or_a_list() -> None:

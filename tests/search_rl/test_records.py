@@ -36,8 +36,9 @@ floats = st.floats(allow_nan=False)
 ids = st.lists(st.integers(0, 2**31), min_size=1, max_size=6).map(tuple)
 passages = st.builds(Passage, any_text, any_text, any_text, any_text)
 results = st.builds(SearchResult, any_text, st.lists(st.builds(ScoredPassage, passages, floats), max_size=3).map(tuple))
-observations = st.builds(Observation, any_text, st.none() | results, st.integers(0, 9))
-actions = st.builds(Search, any_text) | st.builds(Answer, any_text) | st.builds(Malformed, any_text)
+observations = st.builds(Observation, any_text, st.lists(results, max_size=3).map(tuple), st.integers(0, 9))
+searches = st.builds(Search, any_text, st.lists(any_text, max_size=3).map(tuple))
+actions = searches | st.builds(Answer, any_text) | st.builds(Malformed, any_text)
 questions = st.builds(
     Question,
     any_text,
@@ -99,7 +100,7 @@ def rollout() -> Rollout:
         policy=Segment(Origin.POLICY, (5, 6), (-0.1, -1 / 3)),
         text="<search>q</search>",
         action=Search("q"),
-        observation=Observation("obs", SearchResult("q", (ScoredPassage(Passage("1", "T", "x"), 0.5),)), 1),
+        observation=Observation("obs", (SearchResult("q", (ScoredPassage(Passage("1", "T", "x"), 0.5),)),), 1),
         environment=Segment(Origin.ENVIRONMENT, (7, 8, 9)),
     )
     last = Turn(Segment(Origin.POLICY, (4,), (-0.2,)), "<answer>a</answer>", Answer("a"))
@@ -117,11 +118,11 @@ def test_a_row_reads_like_the_vocabulary(tmp_path: Path, rollout: Rollout) -> No
     path = tmp_path / "rollouts.jsonl"
     append(path, [rollout], {"step": 3, "checkpoint": "step_2"})
     row = json.loads(path.read_text())
-    assert row["version"] == 1
+    assert row["version"] == 2
     assert row["metadata"] == {"step": 3, "checkpoint": "step_2"}
     assert row["stop_reason"] == "answered"
     assert row["prompt_ids"] == [1, 2, 3]
-    assert row["turns"][0]["action"] == {"kind": "search", "query": "q"}
+    assert row["turns"][0]["action"] == {"kind": "search", "query": "q", "more_queries": []}
     assert row["turns"][0]["policy_logprobs"] == [-0.1, -1 / 3]
     assert row["turns"][0]["environment_ids"] == [7, 8, 9]
     assert row["turns"][1]["observation"] is None
@@ -139,6 +140,24 @@ def test_a_row_of_before_failures_were_told_is_read(tmp_path: Path, rollout: Rol
     assert [record.rollout for record in read(path)] == [rollout]
 
 
+def test_rows_of_version_1_are_still_read(tmp_path: Path, rollout: Rollout) -> None:
+    """Episodes on disk that an update makes unreadable: they had one query and one result a turn."""
+    path = tmp_path / "rollouts.jsonl"
+    append(path, [rollout])
+    row = json.loads(path.read_text())
+    row["version"] = 1
+    del row["turns"][0]["action"]["more_queries"]
+    observation = row["turns"][0]["observation"]
+    (observation["result"],) = observation.pop("results")
+    correction = {"text": "Try again.", "result": None, "num_passages_shortened": 0}
+    row["turns"].insert(1, {**row["turns"][0], "observation": correction})
+    path.write_text(json.dumps(row) + "\n")
+    (record,) = read(path)
+    first, corrected, last = record.rollout.trajectory.turns
+    assert (first, last) == rollout.trajectory.turns
+    assert corrected.observation == Observation("Try again.")
+
+
 def test_the_mask_is_derived_and_survives(tmp_path: Path, rollout: Rollout) -> None:
     """A mask that is stored apart and drifts from the ids."""
     append(tmp_path / "r.jsonl", [rollout])
@@ -152,7 +171,7 @@ def test_the_mask_is_derived_and_survives(tmp_path: Path, rollout: Rollout) -> N
     [
         ("not json", "not a rollout: Expecting value"),
         ("{}", "not a rollout: no field 'version'"),
-        ('{"version": 2}', "version 2, this program reads version 1"),
+        ('{"version": 3}', "version 3, this program reads versions 1 to 2"),
         ("[1]", "not a rollout"),
         ("null", "not a rollout"),
         ("", "not a rollout"),

@@ -106,7 +106,7 @@ def read(query: str, *passage_ids: str) -> Turn:
         policy=Segment(Origin.POLICY, (1,), (-0.1,)),
         text="",
         action=Search(query),
-        observation=Observation("", SearchResult(query, hits)),
+        observation=Observation("", (SearchResult(query, hits),)),
         environment=Segment(Origin.ENVIRONMENT, (2,)),
     )
 

@@ -308,7 +308,7 @@ def check_budgets(trajectory: Trajectory, engine: ScriptedEngine, limits: Limits
     assert all(call.max_tokens >= MIN_TURN_TOKENS for call in engine.calls[1:]) or limits.max_turn_tokens < 16
     for turn in trajectory.turns:
         assert len(turn.policy.token_ids) <= limits.max_turn_tokens
-        if turn.observation is not None and turn.observation.result is not None:
+        if turn.observation is not None and turn.observation.results:
             assert turn.environment is not None
             assert len(turn.environment.token_ids) <= limits.max_observation_tokens
             assert turn.observation.text.endswith("</information>\n\n")

@@ -39,8 +39,10 @@ def service(codec: ByteCodec) -> Iterator[str]:
 
     @app.post("/v1/completions")
     def complete(request: Completion) -> dict[str, Any]:
-        has_read = "Paris" in codec.decode(request.prompt)
-        reply = "<answer>Paris</answer>" if has_read else "<search>capital of France</search>"
+        prompt = codec.decode(request.prompt)
+        call = '<tool_call>{"name": "search", "arguments": {"query": "capital of France"}}</tool_call>'
+        search = call if "<tool_call>" in prompt else "<search>capital of France</search>"
+        reply = "<answer>Paris</answer>" if "Paris" in prompt else search
         token_ids = codec.encode(reply)[: request.max_tokens]
         return {"choices": [{"token_ids": token_ids, "logprobs": {"token_logprobs": [-0.5] * len(token_ids)}}]}
 

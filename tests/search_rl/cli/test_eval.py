@@ -127,13 +127,41 @@ def test_a_profile_scores_the_evaluation(run_eval: Eval, questions: Path, tmp_pa
     assert "its profile is 'triviaqa', now it is 'search_r1'" in mixed.output
 
 
+def test_one_option_switches_the_protocol(run_eval: Eval, tmp_path: Path) -> None:
+    """A protocol that only training honours, or that a report does not name."""
+    result = run_eval(protocol="tool_call", prompt="short")
+    assert result.exit_code == 0, result.output
+    assert "exact match 0.667" in result.output
+    assert "protocol tool_call, prompt short, budgets default" in result.output
+    agent = json.loads((tmp_path / "out" / "summary.json").read_text())["agent"]
+    assert agent["protocol"] == "tool_call/plain"
+    assert agent["budgets"] == "default"
+    evaluation = load_evaluation(tmp_path / "out")
+    assert [rollout.trajectory.num_searches for rollout in evaluation.rollouts] == [1, 1, 1]
+    assert "<tool_call>" in evaluation.rollouts[0].trajectory.turns[0].text
+    mixed = run_eval("--resume", prompt="short")
+    assert mixed.exit_code == 2
+    assert "its protocol is 'tool_call', now it is 'tags'" in mixed.output
+
+
+def test_ask_speaks_the_protocol_too(tokenizer_folder: Path, service: str) -> None:
+    """An `ask` that shows another agent than the one that is evaluated."""
+    options = ["--model", str(tokenizer_folder), "--endpoint", service, "--retriever", service, "--answer", "Paris"]
+    result = CliRunner().invoke(app, ["ask", "capital of France?", *options, "--protocol", "tool_call"])
+    assert result.exit_code == 0, result.output
+    assert "<tool_call>" in result.output
+    assert "1 searches" in result.output
+    assert "malformed" not in result.output
+
+
 def test_an_evaluation_from_before_profiles_goes_on(run_eval: Eval, tmp_path: Path) -> None:
     """Results on disk that no longer resume or load because their files name no profile."""
     assert run_eval().exit_code == 0
     for name in ("settings.json", "summary.json"):
         path = tmp_path / "out" / name
         stored = json.loads(path.read_text())
-        del stored["profile"]
+        for key in ("profile", "protocol", "max_queries", "keep_reasoning", "budgets", "agent"):
+            stored.pop(key, None)
         path.write_text(json.dumps(stored))
     assert load_evaluation(tmp_path / "out").profile.name == "search_r1"
     other = run_eval("--resume", profile="squad")
@@ -151,6 +179,7 @@ BAD_OPTIONS = {
     "no tokenizer": ({"model": "/nowhere"}, "/nowhere"),
     "no checkpoint": ({"model": "/nowhere", "endpoint": None}, "/nowhere is not a folder"),
     "unknown prompt": ({"prompt": "shrot"}, "did you mean 'short'?"),
+    "unknown protocol": ({"protocol": "tags_"}, "did you mean 'tags'?"),
     "unknown profile": ({"profile": "squda"}, "did you mean 'squad'?"),
     "no file to override": ({"set": "agent.prompt=short"}, "needs --config"),
 }

@@ -92,6 +92,8 @@ def test_a_system_is_not_resumed_as_another(run_eval: Eval, tmp_path: Path) -> N
     assert mixed.exit_code == 2
     assert "its system is 'direct', now it is 'cot'" in mixed.output
     assert run_eval("--resume", system="direct").exit_code == 0
+    suite = run_eval(systems="direct,cot")
+    assert suite.exit_code == 2 and "holds the result of one system" in suite.output
     assert len(_lines(tmp_path / "out" / "episodes.jsonl")) == 2
 
 
@@ -120,6 +122,7 @@ BAD_OPTIONS = {
     "no price table": ({"prices": "/nowhere.yaml"}, "price table /nowhere.yaml cannot be read"),
     "unknown api": ({"api": "tokns"}, "unknown api 'tokns': did you mean 'tokens'?"),
     "api of no endpoint": ({"api": "chat", "endpoint": None}, "--api chat needs --endpoint"),
+    "rollouts and a system": ({"rollouts": "x.jsonl", "system": "rag"}, "takes the place of --system rag"),
     "no rollouts": ({"rollouts": "/nowhere.jsonl"}, "no rollout file at /nowhere.jsonl"),
 }
 

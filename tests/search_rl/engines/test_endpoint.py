@@ -143,7 +143,8 @@ def probe(handler: Handler, codec: ByteCodec) -> Api:
     """What the server is found to speak."""
 
     async def ask() -> Api:
-        async with Endpoint("http://engine/v1", transport=httpx.MockTransport(handler)) as endpoint:
+        transport = httpx.MockTransport(handler)
+        async with Endpoint("http://engine/v1", transport=transport, backoff_seconds=0.001) as endpoint:
             return await served_api(endpoint, "m", codec)
 
     return asyncio.run(ask())
@@ -157,6 +158,13 @@ def test_the_most_exact_api_is_found(codec: ByteCodec) -> None:
     assert probe(server("/v1/chat/completions"), codec) == "chat"
     with pytest.raises(EngineError, match="http://engine/v1/completions answered 404: no such path"):
         probe(server("/v2"), codec)
+
+
+def test_a_busy_server_is_not_taken_for_another(codec: ByteCodec) -> None:
+    """An exact server measured through its chat, because it was busy when it was asked."""
+    busy = [httpx.Response(429, headers={"Retry-After": "0"})]
+    exact = server("/v1/completions", "/v1/chat/completions", has_token_ids=True)
+    assert probe(lambda request: busy.pop() if busy else exact(request), codec) == "tokens"
 
 
 def generate(api: Api, reply: object, codec: ByteCodec, turns: Sequence[str] = ()) -> tuple[Generation, str, object]:

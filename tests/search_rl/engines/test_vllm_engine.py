@@ -10,6 +10,7 @@ import pytest
 
 from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.protocols import PROTOCOLS, STOP
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import load_codec
 from search_rl.engines.base import Generation, Sampling
 from search_rl.engines.vllm_engine import VllmEngine
@@ -69,29 +70,35 @@ def test_a_real_engine_keeps_the_contract(checkpoint: Path) -> None:
     stop = ("e",)
     before = set(psutil.Process().children(recursive=True))
 
-    async def sample() -> tuple[list[Generation], Generation, Trajectory]:
-        async with VllmEngine.open(checkpoint, Sampling(seed=1), max_model_tokens=700, dtype="float32") as engine:
+    calls = protocol_for(codec, protocol="tool_call", prompt="short", max_queries=1, keep_reasoning=True)
+
+    async def sample() -> tuple[list[Generation], Generation, list[Trajectory]]:
+        async with VllmEngine.open(checkpoint, Sampling(seed=1), max_model_tokens=1000, dtype="float32") as engine:
             siblings = await asyncio.gather(
                 *(engine.generate(prompt_ids, max_tokens=40, stop=stop, request_id=f"q/{i}") for i in range(8))
             )
             again = await engine.generate(prompt_ids, max_tokens=40, stop=stop, request_id="q/3")
-            trajectory = await run_episode(
-                Question("q", "capital of France?", ("Paris",), "demo"),
-                engine=engine,
-                searcher=FixedSearcher((hit("Paris", "Paris is a city."),)),
-                codec=codec,
-                protocol=PROTOCOLS["short"],
-                limits=Limits(1, 20, 80, 400, 250),
-            )
+            episodes = [
+                run_episode(
+                    Question("q", "capital of France?", ("Paris",), "demo"),
+                    engine=engine,
+                    searcher=FixedSearcher((hit("Paris", "Paris is a city."),)),
+                    codec=codec,
+                    protocol=protocol,
+                    limits=Limits(1, 20, 120, 600, 300),
+                )
+                for protocol in (PROTOCOLS["short"], calls)
+            ]
+            trajectories = await asyncio.gather(*episodes)
             # More prompt tokens than one step takes: a seeded prompt that is cut in two killed the engine on a CPU.
             await asyncio.gather(
                 *(engine.generate((7,) * (590 + i), max_tokens=2, stop=stop, request_id=f"cut/{i}") for i in range(5))
             )
             with pytest.raises(EngineError, match="vLLM failed"):
-                await engine.generate((1,) * 800, max_tokens=9, stop=STOP, request_id="long")
-            return siblings, again, trajectory
+                await engine.generate((1,) * 1010, max_tokens=9, stop=STOP, request_id="long")
+            return siblings, again, list(trajectories)
 
-    siblings, again, trajectory = asyncio.run(sample())
+    siblings, again, trajectories = asyncio.run(sample())
     assert len({sibling.token_ids for sibling in siblings}) > 4
     assert again == siblings[3]
     for sibling in siblings:
@@ -100,7 +107,10 @@ def test_a_real_engine_keeps_the_contract(checkpoint: Path) -> None:
         assert "e" in text or len(sibling.token_ids) == 40
         assert sibling.logprobs == pytest.approx(true_logprobs(checkpoint, prompt_ids, sibling.token_ids), abs=1e-3)
     assert any("e" in codec.decode(sibling.token_ids) for sibling in siblings)
-    assert trajectory.stop_reason in (StopReason.MAX_TOKENS, StopReason.MALFORMED, StopReason.ANSWERED)
+    for trajectory in trajectories:
+        assert trajectory.stop_reason in (StopReason.MAX_TOKENS, StopReason.MALFORMED, StopReason.ANSWERED)
+        assert len(trajectory.turns) == 2
+        assert sum(trajectory.response_mask) == 40
     left = set(psutil.Process().children(recursive=True)) - before
     assert not [child for child in left if "VLLM" in child.name()]
 

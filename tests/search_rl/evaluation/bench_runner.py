@@ -1,4 +1,6 @@
-"""What orchestration costs: `python -m tests.search_rl.evaluation.bench_runner TOKENIZER_FOLDER NUM_QUESTIONS`.
+"""What orchestration costs.
+
+    python tests/search_rl/evaluation/bench_runner.py TOKENIZER_FOLDER NUM_QUESTIONS [MAX_OBSERVATION_TOKENS]
 
 Runs the agent with an engine that answers at once from a script, and a retriever that has its passages at hand: all
 that is left is ours. Prints episodes a second of one process, and its memory before and after.
@@ -26,7 +28,6 @@ from search_rl.evaluation.systems import SYSTEMS, Parts, answer
 from search_rl.profiles import SEARCH_R1
 from search_rl.types import Passage, Question, ScoredPassage, SearchResult, Trajectory
 
-LIMITS = Limits(max_turns=3, max_turn_tokens=48, max_observation_tokens=160, max_prompt_tokens=160)
 REPLIES = ("<think>I need its capital.</think>\n<search>capital of Peru</search>", "<answer>Lima</answer>")
 TEXT = "Lima is the capital and the largest city of Peru. It lies in the valleys of three rivers, on the coast. " * 2
 
@@ -38,25 +39,31 @@ class _NoCalls(list[Call]):
         """Forget it."""
 
 
-class FixedSearcher:
-    """Finds the same three passages."""
+class NumberedSearcher:
+    """Finds three passages that no other search found, so that nothing is known beforehand."""
 
-    passages = tuple(ScoredPassage(Passage(f"p{rank}", "Lima", TEXT), 1.0 / rank) for rank in (1, 2, 3))
+    def __init__(self) -> None:
+        self.num_searches = 0
 
     async def search(self, query: str, top_k: int) -> SearchResult:
         """See `Searcher.search`."""
-        return SearchResult(query, self.passages[:top_k])
+        self.num_searches += 1
+        passages = (
+            Passage(f"{self.num_searches}/{rank}", "Lima", f"{self.num_searches} {TEXT}") for rank in range(top_k)
+        )
+        return SearchResult(query, tuple(ScoredPassage(passage, 1.0) for passage in passages))
 
 
-async def run(folder: str, num_questions: int, out: Path) -> None:
-    """Measure and print."""
+async def run(folder: str, num_questions: int, max_observation_tokens: int, out: Path) -> None:
+    """Measure and print. Under some 180 tokens an observation has its passages shortened, which takes longer."""
+    limits = Limits(max_observation_tokens=max_observation_tokens)
     codec = load_codec(folder)
     questions = tuple(
         Question(str(number), f"What is the capital of country {number}?", ("Lima", "Lima, Peru"), "bench")
         for number in range(num_questions)
     )
     parts = Parts(
-        ScriptedEngine(REPLIES, codec, calls=_NoCalls()), FixedSearcher(), codec, protocol_named("short"), LIMITS
+        ScriptedEngine(REPLIES, codec, calls=_NoCalls()), NumberedSearcher(), codec, protocol_named("short"), limits
     )
 
     async def ask(question: Question) -> Trajectory:
@@ -81,4 +88,4 @@ async def run(folder: str, num_questions: int, out: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(run(sys.argv[1], int(sys.argv[2]), Path(temporary)))
+        asyncio.run(run(sys.argv[1], int(sys.argv[2]), int((*sys.argv, "500")[3]), Path(temporary)))

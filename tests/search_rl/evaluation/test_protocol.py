@@ -68,15 +68,14 @@ def test_differences_are_named_and_short() -> None:
 def test_a_word_of_the_prompt_or_the_template_shows(codec: ByteCodec) -> None:
     """A correction, a closing tag or a chat template that moves scores and no digest."""
     rules = protocols.prompt_rules(SHORT, codec)
-    assert rules["text"].startswith("Answer the question.")
+    assert rules["text"].startswith("user: Answer the question.")
     for changed in (
         dataclasses.replace(SHORT, instructions=SHORT.instructions + " "),
-        dataclasses.replace(SHORT, correction="Again."),
+        dataclasses.replace(SHORT, max_queries=2),
         dataclasses.replace(SHORT, stop=("</search>",)),
     ):
         assert protocols.prompt_rules(changed, codec)["sha256"] != rules["sha256"]
     templated = protocols.prompt_rules(SHORT, OtherTemplate(codec.tokenizer))
-    assert templated["sha256"] == rules["sha256"]
     assert templated["template_sha256"] != rules["template_sha256"]
 
 

@@ -130,7 +130,9 @@ def test_a_thousandth_may_fail(before: Stage, run: Run, codec: ByteCodec, tmp_pa
     engine = ReplyingEngine(codec, {QUESTIONS[0].key: [SEARCH.format("x")]})
     failed = run(QUESTIONS[:1], engine, searcher=FixedSearcher(error="down"), out_path=tmp_path / "x.jsonl").rollouts
     (bad,), (good,) = failed, before.evaluation.rollouts[:1]
-    assert summarise(Evaluation([bad, *[good] * 999], 1.0)).is_valid
+    summary = summarise(Evaluation([bad, *[good] * 999], 1.0))
+    assert summary.is_valid
+    assert summary.headline.startswith("1 of 1000 questions failed and count as wrong: exact match 0.999 ")
     assert not summarise(Evaluation([bad, *[good] * 998], 1.0)).is_valid
 
 

@@ -66,7 +66,7 @@ def episode(
 
 def observed(found: SearchResult) -> Observation:
     """The observation of a search."""
-    return Observation("x", found)
+    return Observation("x", (found,))
 
 
 EPISODES = (

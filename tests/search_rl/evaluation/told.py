@@ -48,7 +48,7 @@ def told(
     stop_reason: StopReason | None = None,
 ) -> Trajectory:
     """An episode that searches so, finds the passages each time and answers so; without an answer it ends malformed."""
-    turns = [_turn(Search(query), Observation("read", SearchResult(query, tuple(passages)))) for query in queries]
+    turns = [_turn(Search(query), Observation("read", (SearchResult(query, tuple(passages)),))) for query in queries]
     turns.append(_turn(Answer(answer) if answer is not None else Malformed("no search and no answer"), None))
     reason = stop_reason or (StopReason.MALFORMED if answer is None else StopReason.ANSWERED)
     return Trajectory(question, Segment(Origin.PROMPT, (1, 2, 3)), tuple(turns), reason)
@@ -79,7 +79,7 @@ def write(
     measured.write(folder)
     stored = stored_rollouts(folder / "episodes.jsonl")
     figures = measure(stored, profile=profile, top_k=3)
-    write_result(folder, Evaluation(stored, 12.0, profile), measured, figures)
+    write_result(folder, Evaluation(stored, 12.0, profile), measured, figures, system={"system": "agent"})
     return folder
 
 

@@ -11,10 +11,12 @@ import pytest
 from search_rl import records
 from search_rl.agent.episode import Limits
 from search_rl.agent.protocols import protocol_named
+from search_rl.agent.selection import protocol_for
 from search_rl.datasets.questions import QuestionRow
 from search_rl.errors import DataError, RetrieverError
 from search_rl.training.demonstrations import DemonstrationDataset, choose_rows, demonstrate
-from search_rl.types import Passage, Question, Rollout, ScoredPassage
+from search_rl.types import Passage, Question, Rollout, ScoredPassage, Search
+from tests.search_rl.agent.families import FAMILIES
 from tests.search_rl.conftest import ByteCodec, FixedSearcher
 
 LIMITS = Limits(max_turns=2, max_turn_tokens=80, max_observation_tokens=300, max_response_tokens=900)
@@ -39,6 +41,22 @@ def test_demonstration_is_the_oracles_episode(codec: ByteCodec) -> None:
         "<search>France capital</search>",
         "<answer>Paris</answer>",
     ]
+    assert rollout.reward.total == 1.0
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama3_1", "gemma3"])
+def test_demonstration_in_the_models_own_calls(family: str) -> None:
+    """Would catch a warm-up that teaches tags to an agent that is to call tools."""
+    codec = FAMILIES[family]()
+    protocol = protocol_for(codec, protocol="tool_call", prompt="short", max_queries=1, keep_reasoning=True)
+    searcher = FixedSearcher((PARIS,))
+    episodes = demonstrate([row(1)], searcher=searcher, codec=codec, protocol=protocol, limits=LIMITS)
+    (rollout,) = asyncio.run(episodes)
+    search, answer = rollout.trajectory.turns
+    assert search.action == Search("France capital")
+    assert '"query": "France capital"' in search.text
+    assert "<search>" not in search.text
+    assert answer.text == "<answer>Paris</answer>"
     assert rollout.reward.total == 1.0
 
 

@@ -30,8 +30,8 @@ def turn(action: Action, *, observed: bool, logprob: float = -1.0) -> Turn:
     policy = Segment(Origin.POLICY, (1, 2), (logprob, logprob))
     if not observed:
         return Turn(policy, "", action)
-    result = SearchResult(action.query, ()) if isinstance(action, Search) else None
-    return Turn(policy, "", action, Observation("o", result), Segment(Origin.ENVIRONMENT, (3,)))
+    results = (SearchResult(action.query, ()),) if isinstance(action, Search) else ()
+    return Turn(policy, "", action, Observation("o", results), Segment(Origin.ENVIRONMENT, (3,)))
 
 
 def rollout(group: str, total: float, *turns: Turn, stop: StopReason = StopReason.ANSWERED) -> Rollout:
