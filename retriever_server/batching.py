@@ -16,6 +16,8 @@ from retriever_server.errors import OverloadedError
 from retriever_server.retrievers import Retriever
 from retriever_server.settings import Batching
 
+_IDLE_SHARE, _IDLE_LOOKS = 0.1, 3
+
 
 @dataclass(slots=True, eq=False)
 class _Request:
@@ -85,6 +87,7 @@ class MicroBatcher:
         self._waiting: deque[_Request] = deque()
         self._num_pending = 0
         self._batch_seconds = 0.0
+        self._num_returning = 0
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="search")
         self._num_threads = num_threads
         self._searching: set[asyncio.Task[None]] = set()
@@ -140,12 +143,33 @@ class MicroBatcher:
 
     async def _search_all(self) -> None:
         """Start batch after batch, each as soon as a thread is idle, until nobody waits."""
-        while shares := self._next_batch():
+        while await self._gathered() and (shares := self._next_batch()):
             task = asyncio.create_task(self._search(shares))
             self._searching.add(task)
             task.add_done_callback(self._searching.discard)
             if len(self._searching) == self._num_threads:
                 await asyncio.wait(self._searching, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _gathered(self) -> bool:
+        """True, when those who were answered together have come together again, or come no longer.
+
+        One search for all of them costs little more than one for the first. A lone caller never waits, and nobody
+        longer than a search takes; when nobody has come for a tenth of that, it begins.
+        """
+        start, num_seen, num_idle = time.perf_counter(), 0, 0
+        num_expected = self._num_returning if self._num_returning > 1 else 0
+        while (
+            len(self._waiting) < num_expected
+            and self._num_pending < self._bounds.max_batch_queries
+            and num_idle < _IDLE_LOOKS
+            and time.perf_counter() - start < self._batch_seconds
+        ):
+            num_idle = num_idle + 1 if len(self._waiting) == num_seen else 0
+            num_seen = len(self._waiting)
+            # Looks are counted, not seconds: a loop that is busy with answers has read no new requests.
+            await asyncio.sleep(_IDLE_SHARE * self._batch_seconds / _IDLE_LOOKS)
+        self._num_returning = 0
+        return True
 
     async def _search(self, shares: Sequence[_Share]) -> None:
         """Search one batch and hand out what was found."""
@@ -172,6 +196,7 @@ class MicroBatcher:
         request.num_missing -= len(answers)
         if not request.num_missing and not request.done.done():
             request.done.set_result(request.answers)
+            self._num_returning += 1
 
     def _next_batch(self) -> list[_Share]:
         shares: list[_Share] = []

@@ -37,6 +37,10 @@ class ReloadError(RetrieverServerError):
     """The index on disk cannot take the place of the served one, and why."""
 
 
+class BenchError(RetrieverServerError):
+    """A measurement that cannot be made or was broken off, and why."""
+
+
 class OverloadedError(RetrieverServerError):
     """The service is full or not ready; the same request may succeed after `retry_after_seconds`."""
 

@@ -99,7 +99,12 @@ def _prepare_dense(
         raise missing_part(folder, manifest, "dense")
     index = open_dense(folder, manifest)
 
-    return lambda: check_encoder(load_encoder(part.encoder.name), part, index, store)
+    def load() -> DenseRetriever:
+        encoder = load_encoder(part.encoder.name)
+        index.quicken()
+        return check_encoder(encoder, part, index, store)
+
+    return load
 
 
 def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Callable[[], BM25Retriever]:

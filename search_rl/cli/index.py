@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from retriever_server.schema import RetrieverName
+from search_rl.cli import agent_options as options
 
 if TYPE_CHECKING:
     from retriever_server.corpus import CorpusReport
@@ -178,6 +179,51 @@ def search(
     (hits,) = opened.search([query], top_k=top_k)
     for rank, hit in enumerate(hits, start=1):
         typer.echo(f"{rank}. {hit.score:.4f} [{hit.passage.id}] {hit.passage.title}\n   {hit.passage.text}")
+
+
+@app.command(name="eval")
+def evaluate(
+    *,
+    index: Annotated[Path, typer.Option(help="Index folder.")],
+    questions: Annotated[Path, typer.Option(help="Question file, .parquet or .jsonl; the texts are the queries.")],
+    top_k: Annotated[int, typer.Option(min=1, max=1000, help="The largest k; smaller ones are shown as well.")] = 10,
+    retriever: Annotated[RetrieverName, typer.Option(help="How to search.")] = "dense",
+    exact: Annotated[
+        Path | None,
+        typer.Option(help="Flat index of the same corpus, for recall; else an index that is not flat is encoded anew."),
+    ] = None,
+    recall: Annotated[bool, typer.Option(help="Measure recall against exact search (dense only).")] = True,
+    profile: options.Profile = options.DEFAULT_PROFILE,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions, the first.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")] = False,
+) -> None:
+    """Measure what an index finds: recall against exact search, answers and evidence among the best k, queries/s."""
+    import json
+
+    from retriever_server.recall import answer_all
+    from search_rl.datasets.questions import read_questions
+    from search_rl.evaluation import retrieval_quality as report
+    from search_rl.profiles import profile_named
+    from search_rl.viewer.progress import wide_console
+
+    scorer = profile_named(profile)
+    asked = read_questions(questions).questions[:limit]
+    with _progress("encoding for exact search") as progress:
+        found = answer_all(
+            index,
+            retriever,
+            [question.text for question in asked],
+            report.top_ks(top_k),
+            with_recall=recall and retriever == "dense",
+            exact_folder=exact,
+            progress=progress,
+        )
+    quality = report.retrieval_quality(asked, found.answers, scorer, top_k, recalls=found.recalls)
+    if as_json:
+        typer.echo(json.dumps(report.quality_to_json(quality, found.queries_per_second), indent=2))
+        return
+    wide_console().print(report.quality_table(quality))
+    typer.echo(report.quality_summary(quality, found.queries_per_second))
 
 
 @contextmanager

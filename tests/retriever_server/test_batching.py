@@ -233,3 +233,47 @@ def test_batches_go_side_by_side_where_others_search() -> None:
         ]
 
     asyncio.run(ask())
+
+
+class SlowEcho(EchoRetriever):
+    """Takes 40 ms a search."""
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[ScoredPassage]]:
+        """See Retriever."""
+        time.sleep(0.04)
+        return super().search(queries, top_k=top_k)
+
+
+def test_callers_who_were_answered_together_share_their_next_search() -> None:
+    """Would catch a search for the first who comes back alone, at nearly the price of the one for all."""
+    retriever = SlowEcho()
+
+    async def caller(batcher: MicroBatcher, number: int) -> None:
+        for turn in range(3):
+            await batcher.search([f"{number}, turn {turn}"], top_k=1)
+            await asyncio.sleep(0.0005 * number)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever)
+        await asyncio.gather(*(caller(batcher, number) for number in range(8)))
+
+    asyncio.run(ask())
+    assert [len(batch) for batch in retriever.batches] == [8, 8, 8]
+
+
+def test_nobody_waits_for_those_who_do_not_come_back() -> None:
+    """Would catch a caller who is held up because others once asked with him, or a lone one who waits for nobody."""
+    retriever = SlowEcho()
+
+    async def ask() -> list[float]:
+        batcher = MicroBatcher(retriever)
+        await asyncio.gather(*(batcher.search([f"{number}"], top_k=1) for number in range(8)))
+        seconds = []
+        for turn in range(3):
+            start = time.perf_counter()
+            await batcher.search([f"turn {turn}"], top_k=1)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    assert min(asyncio.run(ask())) < 0.06
+    assert [len(batch) for batch in retriever.batches] == [8, 1, 1, 1]

@@ -28,6 +28,7 @@ LAYERS = {
     "search_rl.config": 1,
     "search_rl.presets": 1,
     "search_rl.allocator": 1,
+    "search_rl.config_algorithm": 1,
     "search_rl.engines": 2,
     "search_rl.models": 2,
     "search_rl.agent": 2,
