@@ -45,6 +45,8 @@ def rollout(
     from search_rl.errors import ConfigError
     from search_rl.evaluation import rollout_bench as benching
     from search_rl.evaluation.assemble import read_config, read_question_files, setup_from
+    from search_rl.evaluation.result_folder import settings_of
+    from search_rl.evaluation.systems import SYSTEMS
     from search_rl.viewer.progress import wide_console
 
     loaded = read_config(config, set_ or ())
@@ -67,7 +69,12 @@ def rollout(
             return await benching.compare(bench, repeats=repeats, on_report=tell)
 
     reports = asyncio.run(run())
-    settings = {**setup.settings, "questions": len(asked), "samples": samples, "latency_ms": latency_ms}
+    settings = {
+        **settings_of(setup, SYSTEMS["agent"], None),
+        "questions": len(asked),
+        "samples": samples,
+        "latency_ms": latency_ms,
+    }
     figures = benching.bench_to_json(reports, settings)
     wide_console().print(benching.bench_table(reports))
     for loop, ratio in figures["speed_up"].items():
