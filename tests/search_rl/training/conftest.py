@@ -194,3 +194,22 @@ def searching_model(workspace: Workspace) -> Path:
             model.lm_head.weight[following] += 3 * embedding / embedding.norm()
     model.to(torch.bfloat16).save_pretrained(out)
     return out
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    export_tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def process_group() -> Iterator[None]:
+    import torch
+    from verl.utils.net_utils import get_free_port
+
+    port, _ = get_free_port("127.0.0.1")
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
+    torch.distributed.init_process_group("cpu:gloo")
+    yield
+    torch.distributed.destroy_process_group()
