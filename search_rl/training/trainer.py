@@ -131,12 +131,16 @@ class SearchSteps(PPOTrainer):
             raise type(error)(f"{error}; {way_on}") from error
 
     def _save_finished_steps(self) -> None:
-        """A checkpoint of the state after the last finished step, while the next one is under way."""
+        """A checkpoint of the state after the last finished step, while the next one is under way.
+
+        None where the next one has updated the weights already (`separate_async` with several updates a step).
+        """
         finished = self.global_steps - 1
-        if finished < self._first_step or finished == self._folder.last_step:
+        if finished < self._first_step or finished == self._folder.last_step or self.local_trigger_step:
             return
         self.global_steps = finished
-        self.train_dataloader = _Position(self._data_position)
+        if self.mode == "sync":  # Elsewhere questions are taken ahead of time, and verl saves them with their place.
+            self.train_dataloader = _Position(self._data_position)
         self._save_checkpoint()
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
