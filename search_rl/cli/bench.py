@@ -53,6 +53,8 @@ def rollout(
     setup = setup_from(loaded, model=model, retriever=retriever, concurrency=episodes)
     if episodes % samples:
         raise ConfigError(f"--samples {samples} must divide --episodes {episodes}")
+    if out and not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
     files = [questions] if questions else list(loaded.data.train if loaded else ())
     asked = read_question_files(files, limit=episodes // samples)
     sampling = Sampling(1.0, seed=1)

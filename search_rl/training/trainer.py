@@ -135,11 +135,16 @@ class SearchSteps(PPOTrainer):
             raise TrainingError(f"stopped as asked; {self._save_finished_steps()}")
 
     def _save_finished_steps(self) -> str:
-        """How to go on, after a checkpoint of the state after the last finished step, while the next is under way."""
+        """How to go on, after a checkpoint of the state after the last finished step, while the next is under way.
+
+        No checkpoint is made where the next one has updated the weights already (`separate_async` with several updates
+        a step).
+        """
         finished = self.global_steps - 1
-        if finished >= self._first_step and finished != self._folder.last_step:
+        if finished >= self._first_step and finished != self._folder.last_step and not self.local_trigger_step:
             self.global_steps = finished
-            self.train_dataloader = _Position(self._data_position)
+            if self.mode == "sync":  # Elsewhere questions are taken ahead, and verl saves them with their place.
+                self.train_dataloader = _Position(self._data_position)
             self._save_checkpoint()
         last = self._folder.last_step
         return "no step was finished" if last is None else f"step {last} is saved, go on with --resume"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from search_rl.agent.protocols import protocol_named
-from search_rl.codec import Message
+from search_rl.codec import Message, Tool
 from search_rl.errors import DataError
 from search_rl.evaluation import protocol as protocols
 from search_rl.evaluation.protocol import read_protocol
@@ -26,7 +26,7 @@ SHORT = protocol_named("short")
 class OtherTemplate(ByteCodec):
     """The same tokenizer under another chat template."""
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """See Codec."""
         return self.encode("".join(f"<{message['role']}>{message['content']}" for message in messages))
 
