@@ -7,6 +7,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import httpx
@@ -56,15 +57,13 @@ class LoadResult:
 async def run_load(spec: LoadSpec, transport: httpx.AsyncBaseTransport | None = None) -> LoadResult:
     """Ask until the time is up; `transport` None is the network."""
     bodies = _bodies(spec)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(
-        base_url=spec.url, limits=limits, timeout=_TIMEOUT_SECONDS, transport=transport
-    ) as http:
-        await asyncio.gather(*(_post(http, next(bodies)) for _ in range(spec.load.concurrency)))
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(own_client(spec.url, transport)) for _ in range(spec.load.concurrency)
+        ]
+        await asyncio.gather(*(_post(http, next(bodies)) for http in clients))
         start, cpu_start = time.perf_counter(), time.process_time()
-        found = await asyncio.gather(
-            *(_ask_until(start + spec.seconds, http, bodies) for _ in range(spec.load.concurrency))
-        )
+        found = await asyncio.gather(*(_ask_until(start + spec.seconds, http, bodies) for http in clients))
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     latencies = [latency for of_client in found for latency in of_client]
     return LoadResult(
@@ -74,6 +73,11 @@ async def run_load(spec: LoadSpec, transport: httpx.AsyncBaseTransport | None = 
         latencies_seconds=tuple(sorted(latency for latency in latencies if latency is not None)),
         client_cpu_seconds=cpu_seconds,
     )
+
+
+def own_client(url: str, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+    """A client with a pool of its own: one pool for many looks at all its connections for each request."""
+    return httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_SECONDS, transport=transport, trust_env=False, verify=False)
 
 
 def _bodies(spec: LoadSpec) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ import httpx
 import orjson
 from pydantic import TypeAdapter
 
+from retriever_server.bench.load import own_client
 from retriever_server.bench.oracle import MOST_HITS, Oracle
 
 # Mostly single queries, now and then a whole turn: about six queries a request in the mean.
 _SIZES, _SIZE_WEIGHTS = (1, 4, 32, 256), (80, 12, 7, 1)
 _TOP_KS = (1, 3, 5, 10, MOST_HITS)
 _MOST_EXAMPLES = 5
-_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,12 @@ class _Client:
 async def run_soak(spec: SoakSpec, transport: httpx.AsyncBaseTransport | None = None) -> SoakResult:
     """Ask and check until the time is up; `transport` None is the network."""
     oracle, result = Oracle.load(spec.oracle, spec.folder), SoakResult()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(
-        base_url=spec.url, limits=limits, timeout=_TIMEOUT_SECONDS, transport=transport
-    ) as http:
+    async with AsyncExitStack() as stack:
+        clients = [
+            _Client(await stack.enter_async_context(own_client(spec.url, transport)), oracle, result, seed)
+            for seed in range(spec.num_clients)
+        ]
         end = time.monotonic() + spec.seconds
-        clients = [_Client(http, oracle, result, seed) for seed in range(spec.num_clients)]
         await asyncio.gather(*(client.ask_until(end) for client in clients))
     return result
 
