@@ -157,12 +157,12 @@ class OptimizerSection(Section):
 
 
 class TrainerSection(Section):
-    """How long to train, what to keep, and when to stop for safety."""
+    """How long to train, what to keep, and when to stop for safety. metrics.jsonl is written whatever the trackers."""
 
     total_steps: PositiveInt
     save_every_steps: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
-    trackers: tuple[str, ...] = ("console", "file")
+    trackers: tuple[Literal["console", "tensorboard", "wandb", "mlflow", "trackio"], ...] = ("console",)
     start_seconds: float = Field(default=900.0, gt=0)
     max_void_share: float = Field(default=0.2, ge=0, le=1)
     min_agreement_pearson: float = Field(default=0.99, ge=0, le=1)

@@ -21,6 +21,7 @@ from search_rl.config import Config
 from search_rl.errors import ConfigError, SearchRLError, TrainingError
 from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
+from search_rl.training.trackers import tracker_environment
 
 POLL_SECONDS = 1.0
 ERROR_LINE = re.compile(r"\b(?!\w*Warning)\w*[a-z]\w*(?:Error|Exception): .+")
@@ -66,6 +67,7 @@ def environment(config: Config) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **tracker_environment(config.trainer.trackers, run_folder=config.run.folder.resolve()),
     }
     if config.hardware.platform == "gpu":
         return common

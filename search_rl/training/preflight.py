@@ -15,11 +15,13 @@ from search_rl.models import check_checkpoint, context_tokens
 from search_rl.rewards import check_weights
 from search_rl.search import SearchClient
 from search_rl.training.overrides import check_trainable, limits_of
+from search_rl.training.trackers import check_trackers
 
 
 def check_before_training(config: Config) -> None:
     """Raises a SearchRLError for a config, model, question file or retriever that a run would fail on."""
     check_weights(config.reward)
+    check_trackers(config.trainer.trackers)
     _check_model(config)
     for path in (*config.data.train, *config.data.dev):
         _check_questions(path, config)

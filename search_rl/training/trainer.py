@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from search_rl.agent.selection import protocol_for
+from search_rl.codec import TransformersCodec
 from search_rl.errors import RetrieverOutage, TrainingError
 from search_rl.training import monitor
 from search_rl.training.agent_loop import SETTINGS_KEY
-from search_rl.training.checks import Agreement, agreement, check_agreement, check_void_share
+from search_rl.training.checks import Agreement, agreement, check_agreement, check_void_share, turn_numbers
 from search_rl.training.exports import cast_weights
-from search_rl.training.metrics import rollout_metrics
+from search_rl.training.metrics import step_metrics
 from search_rl.training.run_folder import RunFolder
 from search_rl.training.step_episodes import StepEpisodes, step_episodes
 
@@ -134,14 +137,21 @@ class SearchTrainer(PPOTrainerSync):
     def _measure_agreement(self, batch: KVBatchMeta) -> Agreement:
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=fields)
-        mask, rollout, trainer = (data[name].values() for name in fields)
-        return agreement(rollout, trainer, mask)
+        turns = torch.cat([turn_numbers(mask) for mask in data["response_mask"].unbind()])
+        return agreement(data["rollout_log_probs"].values(), data["old_log_probs"].values(), turns)
 
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **where: Any
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **where)
-        metrics.update(rollout_metrics(self._episodes.rollouts) | self._episodes.metrics)
+        codec = TransformersCodec(self.tokenizer)
+        found = step_metrics(
+            self._episodes.rollouts,
+            stop=protocol_for(codec, **self._settings["conversation"]).stop,
+            decode=codec.decode,
+            step_seconds=timing_raw["step"],
+        )
+        metrics.update(found | self._episodes.metrics)
         self._folder.write_rollouts(self.global_steps, self._episodes.rollouts)
         monitor.report({"step": self.global_steps, **_plain(metrics)})
 
