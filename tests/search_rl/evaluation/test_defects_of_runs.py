@@ -1,4 +1,4 @@
-"""Defects D9 to D16 of Search-R1's reference code: groups, losses, retrieval, evaluation (D1 to D8: test_defects.py)."""
+"""Defects D9 to D16 of the reference code: groups, losses, retrieval, evaluation (D1 to D8: test_defects.py)."""
 
 from __future__ import annotations
 
