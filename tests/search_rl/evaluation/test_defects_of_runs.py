@@ -112,7 +112,7 @@ def test_d13_a_hiccup_of_the_retriever_costs_a_retry_and_stops_nobody() -> None:
         answered.set()
         return trajectory
 
-    async def run() -> list[Trajectory]:
+    async def run() -> tuple[Trajectory, Trajectory]:
         transport = httpx.MockTransport(handler)
         async with SearchClient("http://r", transport=transport, backoff_seconds=0.001) as searcher:
             return await asyncio.gather(episode(searcher, SEARCH, ANSWER), answer_at_once(searcher))
