@@ -6,7 +6,6 @@ from cachetools import LRUCache
 
 from retriever_server.schema import ScoredPassage
 
-DEFAULT_CACHE_ENTRIES = 10_000
 # Entries are bounded in number, so their size must be too.
 _MAX_TOP_K = 100
 

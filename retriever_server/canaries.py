@@ -42,6 +42,12 @@ def check_encoder(encoder: Encoder, part: DensePart, index: DenseIndex, store: P
     if differing := differences(encoder.spec, part.encoder):
         raise EncoderError(f"the encoder is not the one of the index: {differing}; build it again")
     retriever = DenseRetriever(index, encoder, store)
+    check_canaries(retriever, part)
+    return retriever
+
+
+def check_canaries(retriever: Retriever, part: DensePart) -> None:
+    """Raise EncoderError when a retriever of a dense part does not find again what was found when it was built."""
     num_same, num_expected = count_found_again(retriever, part.canaries)
     # Near ties may swap on another processor; another model finds next to nothing again.
     if num_same < num_expected / 2:
@@ -49,4 +55,3 @@ def check_encoder(encoder: Encoder, part: DensePart, index: DenseIndex, store: P
             f"encoder {part.encoder.name!r} finds {num_same} of {num_expected} passages that it found when "
             "the index was built: its weights have changed, build the index again"
         )
-    return retriever

@@ -91,12 +91,12 @@ class SentenceEncoder:
     """A sentence-transformers model.
 
     It computes in bfloat16 where the processor has it: three times the passages a second, cosine to float32
-    above 0.999.
+    above 0.999. Code that comes with it runs only with `trust_remote_code`.
     """
 
-    def __init__(self, name: str, *, batch_size: int = DEFAULT_BATCH_SIZE) -> None:
+    def __init__(self, name: str, *, batch_size: int = DEFAULT_BATCH_SIZE, trust_remote_code: bool = False) -> None:
         self.location = location_of(name)
-        self._model = _load(name, self.location)
+        self._model = _load(name, self.location, trust_remote_code)
         self._batch_size = batch_size
         prefixes = prefixes_of(name, self._model.prompts)
         self.spec = EncoderSpec(
@@ -138,19 +138,21 @@ def normalised(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors_ND / np.where(lengths_N1 == 0, 1, lengths_N1), dtype=np.float32)
 
 
-def _load(name: str, location: str) -> Any:
+def _load(name: str, location: str, trust_remote_code: bool) -> Any:
     """The sentence-transformers model, seconds after the call. Raises EncoderError."""
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     try:
-        return SentenceTransformer(location, model_kwargs={"dtype": _compute_dtype()})
+        return SentenceTransformer(
+            location, model_kwargs={"dtype": _compute_dtype()}, trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise EncoderError(
             f"encoder {name!r} cannot be loaded ({reason}); give a hub id that this machine can download, "
-            f"a sentence-transformers folder, or {DEFAULT_ENCODER!r}"
+            f"a sentence-transformers folder, or {DEFAULT_ENCODER!r}; one that brings code needs --trust-remote-code"
         ) from error
 
 

@@ -37,9 +37,17 @@ class ReloadError(RetrieverServerError):
     """The index on disk cannot take the place of the served one, and why."""
 
 
+class BenchError(RetrieverServerError):
+    """A measurement that cannot be made or was broken off, and why."""
+
+
 class OverloadedError(RetrieverServerError):
     """The service is full or not ready; the same request may succeed after `retry_after_seconds`."""
 
     def __init__(self, reason: str, *, retry_after_seconds: int = 1) -> None:
         self.retry_after_seconds = retry_after_seconds
         super().__init__(reason)
+
+
+class PartGoneError(OverloadedError):
+    """A part of the index on another machine cannot be reached now; an answer without it would be wrong."""

@@ -13,12 +13,16 @@ from retriever_server.responses import json_response
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Larger bodies and more queries are refused; longer queries are cut, and a higher k is lowered."""
+    """Larger bodies, more queries, and more passages in one answer (queries times k) are refused.
+
+    Longer queries are cut, and a higher k is lowered.
+    """
 
     max_body_bytes: int = 32 * 2**20
     max_queries: int = 8192
     max_query_characters: int = 8192
     max_top_k: int = 1000
+    max_passages: int = 409_600
 
 
 class BodyLimit:

@@ -11,7 +11,7 @@ from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import IndexFolderError
 from retriever_server.index import open_passages
 from retriever_server.manifest import Manifest, check_digests, differences
-from retriever_server.rerank import CrossEncoderReranker, RerankingRetriever
+from retriever_server.rerank import CrossEncoderReranker, Reranker, RerankingRetriever
 from retriever_server.retrievers import (
     BM25Retriever,
     DenseRetriever,
@@ -24,6 +24,7 @@ from retriever_server.schema import RetrieverName
 from retriever_server.store import PassageStore
 
 LoadEncoder = Callable[[str], Encoder]
+LoadReranker = Callable[[str], Reranker]
 
 
 def open_retriever(
@@ -32,9 +33,12 @@ def open_retriever(
     *,
     rerank: str | None = None,
     load_encoder: LoadEncoder = SentenceEncoder,
+    load_reranker: LoadReranker = CrossEncoderReranker,
 ) -> tuple[Retriever, Manifest]:
     """A retriever over an index folder and its manifest; see prepare_retriever for what is raised."""
-    load, manifest = prepare_retriever(folder, name, rerank=rerank, load_encoder=load_encoder)
+    load, manifest = prepare_retriever(
+        folder, name, rerank=rerank, load_encoder=load_encoder, load_reranker=load_reranker
+    )
     return load(), manifest
 
 
@@ -44,6 +48,7 @@ def prepare_retriever(
     *,
     rerank: str | None = None,
     load_encoder: LoadEncoder = SentenceEncoder,
+    load_reranker: LoadReranker = CrossEncoderReranker,
 ) -> tuple[Callable[[], Retriever], Manifest]:
     """What loads the retriever, in seconds, and the manifest, after all was checked that can be at once.
 
@@ -54,7 +59,7 @@ def prepare_retriever(
     load = _prepare(folder, name, manifest, store, load_encoder)
     if rerank is None:
         return load, manifest
-    return lambda: RerankingRetriever(load(), CrossEncoderReranker(rerank)), manifest
+    return lambda: RerankingRetriever(load(), load_reranker(rerank)), manifest
 
 
 def _prepare(
@@ -91,16 +96,21 @@ def _prepare_dense(
 ) -> Callable[[], DenseRetriever]:
     part = manifest.dense
     if part is None:
-        raise _missing_part(folder, manifest, "dense")
+        raise missing_part(folder, manifest, "dense")
     index = open_dense(folder, manifest)
 
-    return lambda: check_encoder(load_encoder(part.encoder.name), part, index, store)
+    def load() -> DenseRetriever:
+        encoder = load_encoder(part.encoder.name)
+        index.quicken()
+        return check_encoder(encoder, part, index, store)
+
+    return load
 
 
 def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Callable[[], BM25Retriever]:
     part = manifest.bm25
     if part is None:
-        raise _missing_part(folder, manifest, "bm25")
+        raise missing_part(folder, manifest, "bm25")
 
     def load() -> BM25Retriever:
         from retriever_server.bm25 import BM25_FOLDER, TERMS, open_bm25
@@ -119,6 +129,7 @@ def _prepare_bm25(folder: Path, manifest: Manifest, store: PassageStore) -> Call
     return load
 
 
-def _missing_part(folder: Path, manifest: Manifest, part: str) -> IndexFolderError:
+def missing_part(folder: Path, manifest: Manifest, part: str) -> IndexFolderError:
+    """To be raised for a part that a retriever needs and the folder lacks."""
     there = " and ".join(manifest.parts)
     return IndexFolderError(f"{folder}: has no {part} part, only {there}; build it again, or choose another retriever")

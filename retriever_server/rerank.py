@@ -23,10 +23,13 @@ class Reranker(Protocol):
 
 
 class CrossEncoderReranker:
-    """A sentence-transformers CrossEncoder with one output; seconds to load. Raises EncoderError."""
+    """A sentence-transformers CrossEncoder with one output; seconds to load. Raises EncoderError.
 
-    def __init__(self, name: str, *, batch_size: int = 32) -> None:
-        self._model, self._batch_size = _load(name, location_of(name)), batch_size
+    Code that comes with it runs only with `trust_remote_code`.
+    """
+
+    def __init__(self, name: str, *, batch_size: int = 32, trust_remote_code: bool = False) -> None:
+        self._model, self._batch_size = _load(name, location_of(name), trust_remote_code), batch_size
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The model's raw output (a sigmoid would make equals of all good passages), free of the batch's noise."""
@@ -55,18 +58,18 @@ class RerankingRetriever:
         return [sorted(hits, key=lambda hit: -hit.score)[:top_k] for hits in rescored]
 
 
-def _load(name: str, location: str) -> Any:
+def _load(name: str, location: str, trust_remote_code: bool) -> Any:
     from sentence_transformers import CrossEncoder
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     try:
-        model = CrossEncoder(location)
+        model = CrossEncoder(location, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise EncoderError(
             f"reranker {name!r} cannot be loaded ({reason}); give a CrossEncoder's folder, or a hub id that this "
-            "machine can download"
+            "machine can download; one that brings code needs --trust-remote-code"
         ) from error
     if model.num_labels != 1:
         raise EncoderError(f"reranker {name!r} has {model.num_labels} outputs, one is needed; give another model")

@@ -9,8 +9,29 @@ from __future__ import annotations
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 
 from retriever_server.errors import OverloadedError, ReloadError
+
+
+class Problem(BaseModel):
+    """The body of a failure."""
+
+    detail: str
+
+
+class SchemaFault(BaseModel):
+    """Where a request is wrong, and how."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class SchemaProblem(BaseModel):
+    """The body of a 422, as FastAPI's clients know it."""
+
+    detail: list[SchemaFault]
 
 
 class ClientGoneError(Exception):
@@ -18,8 +39,9 @@ class ClientGoneError(Exception):
 
 
 def json_response(content: object, *, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """One line of JSON."""
-    return Response(orjson.dumps(content), status_code, headers, media_type="application/json")
+    """One line of JSON; bytes are JSON already."""
+    body = content if isinstance(content, bytes) else orjson.dumps(content)
+    return Response(body, status_code, headers, media_type="application/json")
 
 
 def answer_failures(app: FastAPI) -> None:

@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from retriever_server.dense import DenseIndex
-from retriever_server.encoders import Encoder
 from retriever_server.fusion import reciprocal_rank_fusion
 from retriever_server.schema import Hits, ScoredPassage
 from retriever_server.store import PassageStore
 
 if TYPE_CHECKING:
     from retriever_server.bm25 import BM25Index
+    from retriever_server.dense import DenseIndex
+    from retriever_server.encoders import Encoder
 
 # Four times the 50 hits that an answer rarely exceeds. Cormack et al. fused runs of 1,000, which takes ten times
 # as long to fuse.

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from retriever_server.batching import MicroBatcher
 from retriever_server.cache import ResultCache
 from retriever_server.contract import Answers
-from retriever_server.errors import OverloadedError
+from retriever_server.errors import OverloadedError, PartGoneError
 from retriever_server.manifest import Manifest
 from retriever_server.metrics import Metrics
 from retriever_server.retrievers import Retriever
+from retriever_server.settings import Batching
 
 
 class ServedIndex:
@@ -21,12 +22,20 @@ class ServedIndex:
     """
 
     def __init__(
-        self, retriever: Retriever, manifest: Manifest | None, *, metrics: Metrics, cache_entries: int
+        self,
+        retriever: Retriever,
+        manifest: Manifest | None,
+        *,
+        metrics: Metrics,
+        cache_entries: int,
+        batching: Batching,
+        num_threads: int = 1,
     ) -> None:
         self.manifest = manifest
         self._cache = ResultCache(cache_entries)
         self._metrics = metrics
-        self._batcher = MicroBatcher(retriever, on_search=metrics.count_search)
+        listener = _Listener(metrics, self._cache)
+        self._batcher = MicroBatcher(retriever, batching, num_threads=num_threads, listener=listener)
         self._is_warm = False
         self._warming: asyncio.Task[None] | None = None
 
@@ -36,13 +45,19 @@ class ServedIndex:
         return self._batcher.num_pending
 
     async def search(self, queries: Sequence[str], *, top_k: int) -> Answers:
-        """See MicroBatcher.search; what is in the cache is not searched again."""
+        """See MicroBatcher.search; what is in the cache is not searched again.
+
+        The cache gets each answer as soon as it is there: a request too large for one deadline comes further each time.
+        """
         kept = {query: hits for query in queries if (hits := self._cache.get(query, top_k)) is not None}
         missing = [query for query in queries if query not in kept]
         self._metrics.cache_hits.inc(len(queries) - len(missing))
-        found = dict(zip(missing, await self._batcher.search(missing, top_k=top_k), strict=True))
-        for query, hits in found.items():
-            self._cache.keep(query, top_k, hits)
+        try:
+            found = dict(zip(missing, await self._batcher.search(missing, top_k=top_k), strict=True))
+        except PartGoneError:
+            # From now on /ready asks a query of its own until one is answered.
+            self._is_warm = False
+            raise
         return [kept[query] if query in kept else found[query] for query in queries]
 
     async def warm(self) -> None:
@@ -62,3 +77,17 @@ class ServedIndex:
         if self._warming is None or self._warming.done():
             self._warming = asyncio.get_running_loop().create_task(self.warm())
         raise OverloadedError(reason, retry_after_seconds=1)
+
+
+class _Listener:
+    """Counts what a batcher does, and keeps the answers."""
+
+    def __init__(self, metrics: Metrics, cache: ResultCache) -> None:
+        self._cache = cache
+        self.on_pending = metrics.count_pending
+        self.on_search = metrics.count_search
+
+    def on_answers(self, queries: Sequence[str], top_k: int, answers: Answers) -> None:
+        """See batching.Listener."""
+        for query, hits in zip(queries, answers, strict=True):
+            self._cache.keep(query, top_k, hits)

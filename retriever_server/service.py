@@ -10,6 +10,7 @@ from retriever_server.manifest import Manifest
 from retriever_server.metrics import Metrics
 from retriever_server.retrievers import Retriever
 from retriever_server.served import ServedIndex
+from retriever_server.settings import Batching
 
 Opened = tuple[Retriever, Manifest | None]
 
@@ -21,9 +22,16 @@ class Service:
     as it lies on disk now; it may take its time, and raise.
     """
 
-    def __init__(self, *, cache_entries: int, open_again: Callable[[], Opened] | None = None) -> None:
-        self.metrics = Metrics(lambda: self._served.num_pending if self._served is not None else 0)
-        self._cache_entries = cache_entries
+    def __init__(
+        self,
+        *,
+        cache_entries: int,
+        batching: Batching,
+        num_threads: int = 1,
+        open_again: Callable[[], Opened] | None = None,
+    ) -> None:
+        self.metrics = Metrics()
+        self._cache_entries, self._batching, self._num_threads = cache_entries, batching, num_threads
         self._open_again = open_again
         self._served: ServedIndex | None = None
         self._loading = asyncio.Lock()
@@ -40,34 +48,56 @@ class Service:
         """True while a thread opens an index."""
         return self._loading.locked()
 
-    @property
-    def can_reload(self) -> bool:
-        """False when nobody said how to open the index again."""
-        return self._open_again is not None
-
     def attach(self, retriever: Retriever, manifest: Manifest | None = None) -> None:
         """Serve this retriever from now on, warm or not."""
         self._served = self._made((retriever, manifest))
 
     async def load(self, open_index: Callable[[], Opened]) -> ServedIndex:
-        """What is served from now on: opened on another thread, and warm. One load at a time; others wait.
-
-        Raises what opening or the first search raised; what was served is served still.
-        """
+        """What is served from now on. Raises what opening or the first search raised, and all stays as it was."""
         async with self._loading:
-            fresh = self._made(await asyncio.to_thread(open_index))
-            await fresh.warm()
-            self._served = fresh
+            self._served = fresh = await self._open(open_index)
             return fresh
 
     async def reload(self) -> ServedIndex:
-        """Load the index as it lies on disk now. Raises ReloadError, and the old index serves on."""
+        """Load the index as it lies on disk now. One load at a time; others wait.
+
+        Raises ReloadError, and the old index serves on.
+        """
+        async with self._loading:
+            self._served = fresh = await self._open_fresh()
+            return fresh
+
+    async def prepare(self) -> ServedIndex:
+        """The index as it lies on disk now, loaded and warm but not served yet: `swap` does that.
+
+        Raises ReloadError.
+        """
+        async with self._loading:
+            return await self._open_fresh()
+
+    def swap(self, fresh: ServedIndex) -> None:
+        """Serve what was prepared."""
+        self._served = fresh
+
+    async def _open_fresh(self) -> ServedIndex:
         assert self._open_again is not None
         try:
-            return await self.load(self._open_again)
+            return await self._open(self._open_again)
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise ReloadError(f"the index was not reloaded, the old one serves on: {reason}") from error
 
+    async def _open(self, open_index: Callable[[], Opened]) -> ServedIndex:
+        """Opened on another thread, and warm."""
+        fresh = self._made(await asyncio.to_thread(open_index))
+        await fresh.warm()
+        return fresh
+
     def _made(self, opened: Opened) -> ServedIndex:
-        return ServedIndex(*opened, metrics=self.metrics, cache_entries=self._cache_entries)
+        return ServedIndex(
+            *opened,
+            metrics=self.metrics,
+            cache_entries=self._cache_entries,
+            batching=self._batching,
+            num_threads=self._num_threads,
+        )

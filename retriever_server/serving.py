@@ -1,154 +1,85 @@
-"""The service as a process: first the port, then the index, then the model; until then it answers 503."""
+"""The service from its command: first the port, then the index, then the model; until then it answers 503.
+
+What is imported here is light: the port must answer within two seconds of the start.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import uvicorn
-from fastapi import FastAPI
+from retriever_server.errors import ServingError
+from retriever_server.manifest import Manifest, read_manifest
+from retriever_server.settings import ClusterPlan, ServiceSettings
 
-from retriever_server.access import read_token
-from retriever_server.app import DEFAULT_TOP_K, create_app, service_of
-from retriever_server.cache import DEFAULT_CACHE_ENTRIES
-from retriever_server.encoders import Encoder, SentenceEncoder
-from retriever_server.errors import ReloadError, ServingError
-from retriever_server.opening import open_retriever, prepare_retriever
-from retriever_server.request_log import log_to_stderr
-from retriever_server.schema import RetrieverName
-from retriever_server.service import Opened, Service
+if TYPE_CHECKING:
+    from retriever_server.opening import LoadEncoder
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
-# Pooled clients sit idle between two turns of a rollout; a drain must end before their retries do.
-_KEEP_ALIVE_SECONDS = 75
-_DRAIN_SECONDS = 25
 _BACKLOG = 2048
 
 
 def serve(
     folder: Path,
+    settings: ServiceSettings | None = None,
     *,
-    retriever: RetrieverName = "dense",
-    rerank: str | None = None,
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
-    top_k: int = DEFAULT_TOP_K,
-    cache_entries: int = DEFAULT_CACHE_ENTRIES,
-    token_file: Path | None = None,
-    log_requests: bool = False,
-    load_encoder: Callable[[str], Encoder] = SentenceEncoder,
+    workers: int = 1,
+    cluster: ClusterPlan | None = None,
+    load_encoder: LoadEncoder | None = None,
     report: Callable[[str], None] = print,
 ) -> None:
     """Answer on `host:port` (0 picks a free one) until SIGTERM or SIGINT, then finish what is under way.
 
-    SIGHUP and `POST /admin/reload` load the folder again, while the old index serves on.
-
-    `token_file` holds what clients must send as their bearer token. `log_requests` writes a line of JSON a
-    request to stderr.
+    SIGHUP and `POST /admin/reload` load the folder again, while the old index serves on. Several `workers` are
+    processes that share the port and the memory-mapped index; a `cluster` is Ray's.
 
     Raises ServingError, IndexFolderError or EncoderError, in that order of checking, when it cannot start.
     """
-    token = read_token(token_file) if token_file is not None else None
-
-    def open_again() -> Opened:
-        return open_retriever(folder, retriever, rerank=rerank, load_encoder=load_encoder)
-
+    settings = settings or ServiceSettings()
+    if cluster is not None and workers > 1:
+        raise ServingError(f"--workers {workers} with --ray: Ray's replicas take their place; give --replicas")
     with _listen(host, port) as listener:
-        prepared = [prepare_retriever(folder, retriever, rerank=rerank, load_encoder=load_encoder)]
-        manifest = prepared[0][1]
+        read_manifest(folder)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        report(f"{address} answers 503 while the {retriever} retriever loads")
+        report(f"{address} answers 503 while the {settings.retriever} retriever loads")
 
-        def open_first() -> Opened:
-            # Taken, not kept: a reload must set the first index free.
-            load_first, manifest = prepared.pop()
-            return load_first(), manifest
+        def on_ready(manifest: Manifest | None) -> None:
+            num_passages = manifest.num_passages if manifest is not None else 0
+            report(f"ready: {address}/retrieve ({num_passages:,} passages of {folder})")
 
-        app = create_app(
-            None,
-            top_k=top_k,
-            cache_entries=cache_entries,
-            token=token,
-            log=log_to_stderr if log_requests else None,
-            open_again=open_again,
-        )
+        if cluster is not None:
+            _serve_on_cluster(folder, settings, cluster, listener, load_encoder, on_ready=on_ready, report=report)
+        elif workers > 1:
+            from retriever_server.workers import serve_with_workers
 
-        async def load(service: Service) -> None:
-            await service.load(open_first)
-            report(f"ready: {address}/retrieve ({manifest.num_passages:,} passages of {folder})")
+            _share_cores(workers)
+            serve_with_workers(folder, settings, listener, workers, load_encoder, on_ready=on_ready, report=report)
+        else:
+            from retriever_server.process import IndexOpener, make_app, serve_alone
 
-        asyncio.run(_run(app, listener, load, report))
+            open_index = IndexOpener(folder, settings, load_encoder)
+            serve_alone(make_app(settings, open_index), listener, open_index, on_ready=on_ready, report=report)
     report("stopped")
 
 
-async def _run(
-    app: FastAPI,
-    listener: socket.socket,
-    load: Callable[[Service], Coroutine[Any, Any, None]],
-    report: Callable[[str], None],
-) -> None:
-    server, service = uvicorn.Server(server_config(app)), service_of(app)
-    _stop_on_signals(server)
-    reloads = _reload_on_hangup(service, report)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    loading = asyncio.create_task(load(service))
-    await asyncio.wait([serving, loading], return_when=asyncio.FIRST_COMPLETED)
-    if loading.done() and loading.exception() is not None:
-        server.should_exit = True
-    await serving
-    if service.is_loading:
-        os._exit(0)  # Stopped while loading: nothing is under way, and a thread inside a download cannot be ended.
-    loading.result()
-    await asyncio.gather(*reloads)
+def _serve_on_cluster(*arguments: Any, **options: Any) -> None:
+    try:
+        from retriever_server.cluster import serve_on_cluster
+    except ModuleNotFoundError as error:
+        raise ServingError(f"--ray needs a package that is missing ({error.name}): pip install 'ray[serve]'") from error
+    serve_on_cluster(*arguments, **options)
 
 
-def server_config(app: FastAPI) -> uvicorn.Config:
-    """How the app is served: a peer is who holds the socket, whatever headers say."""
-    return uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
-    )
-
-
-def _reload_on_hangup(service: Service, report: Callable[[str], None]) -> set[asyncio.Task[None]]:
-    """From now on SIGHUP reloads the index; the reloads that are under way."""
-    reloads: set[asyncio.Task[None]] = set()
-
-    async def reload() -> None:
-        try:
-            manifest = (await service.reload()).manifest
-        except ReloadError as error:
-            report(str(error))
-        else:
-            report(f"reloaded: {manifest.num_passages if manifest is not None else 0:,} passages")
-
-    def start() -> None:
-        task = asyncio.get_running_loop().create_task(reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, start)
-    return reloads
-
-
-def _stop_on_signals(server: uvicorn.Server) -> None:
-    """uvicorn raises a signal again once it has stopped: with these handlers that is a clean end."""
-
-    def stop(*_: object) -> None:
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+def _share_cores(num_workers: int) -> None:
+    """Each worker computes with its part of the cores, unless the user has said how many threads it may have."""
+    num_cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_workers)))
 
 
 def _listen(host: str, port: int) -> socket.socket:

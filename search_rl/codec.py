@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 """A function that the model may call, as JSON schema in the form that chat templates take."""
+
+_KEPT_TEXTS = 1024
 
 
 class Codec(Protocol):
@@ -55,13 +58,21 @@ class ChatCodec(Codec, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransformersCodec:
-    """A codec over a transformers tokenizer; one without a chat template gets the bare message texts."""
+    """A codec over a transformers tokenizer; one without a chat template gets the bare message texts.
+
+    The ids of the last 1,024 texts are kept: an episode asks for those of an observation, and of its frame, again.
+    """
 
     tokenizer: PreTrainedTokenizerBase
+    _plain_ids: Callable[[str], tuple[int, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        plain_ids = lru_cache(_KEPT_TEXTS)(partial(_token_ids, self.tokenizer, is_plain=True))
+        object.__setattr__(self, "_plain_ids", plain_ids)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See `Codec.encode`: a passage that spells an end-of-turn token stays plain text."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        return self._plain_ids(text)
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """See `Codec.encode_chat`."""
@@ -72,6 +83,8 @@ class TransformersCodec:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """See `Codec.decode`."""
+        if self.tokenizer.is_fast:
+            return str(self.tokenizer.backend_tokenizer.decode(list(token_ids), skip_special_tokens=False))
         return str(
             self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
@@ -84,7 +97,7 @@ class TransformersCodec:
 
     def encode_markup(self, text: str) -> tuple[int, ...]:
         """See `ChatCodec.encode_markup`."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return _token_ids(self.tokenizer, text, is_plain=False)
 
     def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str | None:
         """See `ChatCodec.render_chat`."""
@@ -103,6 +116,23 @@ class TransformersCodec:
             )
         except (TemplateError, TypeError) as error:
             raise ModelError(f"the model's chat template refuses a conversation: {error}") from error
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str, *, is_plain: bool) -> tuple[int, ...]:
+    """What `tokenizer.encode` gives without special tokens added; those that a plain text spells are not recognised.
+
+    A fast tokenizer is asked past transformers, which hands a single text over as a batch, at twice the time.
+    """
+    if not tokenizer.is_fast:
+        return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=is_plain))
+    backend = tokenizer.backend_tokenizer
+    # Others share the tokenizer, and leave it as their last text needed it.
+    if backend.truncation is not None:
+        backend.no_truncation()
+    if backend.padding is not None:
+        backend.no_padding()
+    backend.encode_special_tokens = is_plain
+    return tuple(backend.encode(text, add_special_tokens=False).ids)
 
 
 def load_codec(model_path: str | Path) -> TransformersCodec:

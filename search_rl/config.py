@@ -12,8 +12,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
+from search_rl.config_algorithm import AlgorithmSection, CriticSection
 from search_rl.errors import ConfigError
 from search_rl.presets import DEFAULT, PRESETS, budgets_label
 
@@ -38,9 +48,14 @@ class RunSection(Section):
 
 
 class ModelSection(Section):
-    """The policy: a Hugging Face checkpoint folder, or a hub id where a hub can be reached."""
+    """The policy: a Hugging Face checkpoint folder, or a hub id where a hub can be reached.
+
+    With `lora_rank` above 0 only adapters on its linear layers are trained; exports have them merged in.
+    """
 
     path: str
+    lora_rank: int = Field(default=0, ge=0)
+    lora_alpha: PositiveInt = 32
     gradient_checkpointing: bool = False
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
 
@@ -134,17 +149,6 @@ class RolloutSection(Section):
     num_workers: PositiveInt = 8
 
 
-class AlgorithmSection(Section):
-    """GRPO over groups of siblings; void episodes are left out of group statistics and loss."""
-
-    estimator: Literal["search_rl_grpo", "search_rl_grpo_no_std"] = "search_rl_grpo"
-    clip_low: float = Field(default=0.2, gt=0)
-    clip_high: float = Field(default=0.2, gt=0)
-    kl_coefficient: float = Field(default=0.0, ge=0)
-    entropy_coefficient: float = Field(default=0.0, ge=0)
-    recompute_old_logprobs: bool = True
-
-
 class OptimizerSection(Section):
     """AdamW on the policy. `mini_batch_prompts` counts questions, not episodes."""
 
@@ -157,9 +161,19 @@ class OptimizerSection(Section):
 
 
 class TrainerSection(Section):
-    """How long to train, what to keep, and when to stop for safety. metrics.jsonl is written whatever the trackers."""
+    """How long to train, what to keep, and when to stop for safety.
+
+    `mode`: `sync` samples, then trains; `colocate_async` goes on sampling where it was interrupted, on newer weights;
+    `separate_async` samples on devices of its own. Asynchronous modes start `warmup_batches` steps ahead and drop
+    episodes older than `max_staleness_steps`. `max_skipped_updates` in a row for a loss or gradient that is no finite
+    number end the run. metrics.jsonl is written whatever the `trackers`.
+    """
 
     total_steps: PositiveInt
+    mode: Literal["sync", "colocate_async", "separate_async"] = "sync"
+    warmup_batches: float = Field(default=1.0, ge=0)
+    max_staleness_steps: PositiveInt = 4
+    max_skipped_updates: PositiveInt = 3
     save_every_steps: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
     trackers: tuple[Literal["console", "tensorboard", "wandb", "mlflow", "trackio"], ...] = ("console",)
@@ -170,14 +184,21 @@ class TrainerSection(Section):
 
 
 class HardwareSection(Section):
-    """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them."""
+    """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them.
+
+    `memory_gib` is what one GPU has (this machine, on a CPU): a run that cannot fit is refused before it starts.
+    `rollout_nodes` with `rollout_gpus_per_node` each are the second pool, for `trainer.mode: separate_async`.
+    """
 
     platform: Literal["cpu", "gpu"] = "gpu"
     nodes: PositiveInt = 1
     gpus_per_node: PositiveInt = 8
+    rollout_nodes: int = Field(default=0, ge=0)
+    rollout_gpus_per_node: int = Field(default=0, ge=0)
     offload: bool = False
     ray_address: str | None = None
     kv_cache_gib: PositiveInt = 1
+    memory_gib: PositiveFloat | None = None
 
 
 class SftSection(Section):
@@ -198,12 +219,14 @@ class SftSection(Section):
 class EvalSection(Section):
     """Greedy evaluation; `questions` bounds the number of rows for quick runs, None is all.
 
-    The demo asks the untrained model `before_questions`, or as many as the others where that is None.
+    `corpus` is for systems that take passages from it: `oracle` and `random`. The demo asks the untrained model
+    `before_questions`, or as many as the others where that is None.
     """
 
     test: tuple[Path, ...] = ()
     questions: PositiveInt | None = None
     before_questions: PositiveInt | None = None
+    corpus: Path | None = None
 
 
 class Config(Section):
@@ -217,6 +240,7 @@ class Config(Section):
     reward: dict[str, float] = Field(default_factory=lambda: {"exact_match": 1.0})
     rollout: RolloutSection = RolloutSection()
     algorithm: AlgorithmSection = AlgorithmSection()
+    critic: CriticSection = CriticSection()
     optimizer: OptimizerSection = OptimizerSection()
     trainer: TrainerSection
     hardware: HardwareSection = HardwareSection()
@@ -253,13 +277,23 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds a {type(tree).__name__}: a config is a mapping of sections")
-    for override in overrides:
+    for override in _algorithm_first(tree, overrides):
         _apply_override(tree, override)
     _apply_preset(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first_fault(error, tree)}") from error
+
+
+def _algorithm_first(tree: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """The overrides, `algorithm.name` first. Another algorithm starts from its own preset: the file's keys of that
+    section were chosen for the file's algorithm."""
+    first = [override for override in overrides if override.startswith("algorithm.name=")]
+    section = tree.get("algorithm", {})
+    if first and isinstance(section, dict) and section.get("name", "grpo") != first[-1].partition("=")[2].strip("\"'"):
+        tree["algorithm"] = {}
+    return [*first, *(override for override in overrides if override not in first)]
 
 
 def _apply_override(tree: dict[str, Any], override: str) -> None:

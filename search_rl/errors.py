@@ -34,6 +34,10 @@ class EngineError(SearchRLError):
     """The sampling engine failed, is silent, or disagrees with the trainer."""
 
 
+class RequestError(EngineError):
+    """The engine refused or lost one request for good; others may fare better, so an evaluation goes on."""
+
+
 class RewardError(SearchRLError):
     """A user's reward function that raised or gave no finite number."""
 

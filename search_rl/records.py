@@ -11,9 +11,11 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from search_rl.errors import DataError
 from search_rl.types import (
@@ -58,12 +60,25 @@ class Record:
 
 def append(path: Path, rollouts: Iterable[Rollout], metadata: Mapping[str, Any] | None = None) -> None:
     """Add a row for each rollout to the file, which is made when there is none. `metadata` must be JSON."""
-    rows = (rollout_to_row(rollout, metadata or {}) for rollout in rollouts)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if path.exists():
-        _close_last_row(path)
-    with path.open("a", encoding="ascii") as file:
-        file.write(text)
+    content = b"".join(encode_row(rollout_to_row(rollout, metadata or {})) for rollout in rollouts)
+    close_last_row(path)
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def encode_row(row: Row) -> bytes:
+    """The line of a row, in ASCII: a text that is no valid Unicode has a form there too."""
+    return json.dumps(row).encode("ascii") + b"\n"
+
+
+def decode_row(line: bytes) -> Row:
+    """The row of a line. Raises ValueError for what is no JSON."""
+    try:
+        row: Row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        # Infinite numbers and texts that are no valid Unicode, which orjson refuses.
+        row = json.loads(line)
+    return row
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -71,31 +86,41 @@ def read(path: Path) -> Iterator[Record]:
 
     Raises DataError that names file and line for a row that cannot be read or is of another version.
     """
+    return (record for _, record in read_with_offsets(path))
+
+
+def read_with_offsets(path: Path) -> Iterator[tuple[int, Record]]:
+    """Like `read`, each record with the byte at which its line begins."""
+    offset_bytes = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield row_to_record(json.loads(line))
+                yield offset_bytes, row_to_record(decode_row(line))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if not line.endswith(b"\n") and isinstance(error, ValueError):
                     _logger.warning("%s: line %d was cut short and is left out", path, number)
                     return
                 raise DataError(f"{path}:{number}: not a rollout: {_reason(error)}") from error
+            offset_bytes += len(line)
 
 
 def rollout_to_row(rollout: Rollout, metadata: Mapping[str, Any]) -> Row:
     """The JSON form of a rollout."""
     trajectory = rollout.trajectory
-    return {
+    row: Row = {
         "version": VERSION,
         "metadata": dict(metadata),
         "group_id": rollout.group_id,
-        "question": asdict(trajectory.question),
+        "question": _fields(trajectory.question),
         "stop_reason": str(trajectory.stop_reason),
         "failure": trajectory.failure,
-        "reward": asdict(rollout.reward),
+        "reward": {**_fields(rollout.reward), "parts": dict(rollout.reward.parts)},
         "prompt_ids": trajectory.prompt.token_ids,
         "turns": [_turn_to_row(turn) for turn in trajectory.turns],
     }
+    if trajectory.given is not None:
+        row |= {"given": _fields(trajectory.given), "given_seconds": trajectory.given_seconds}
+    return row
 
 
 def row_to_record(row: Row) -> Record:
@@ -112,19 +137,29 @@ def row_to_record(row: Row) -> Record:
         Segment(Origin.PROMPT, tuple(row["prompt_ids"])),
         tuple(_turn_from_row(turn) for turn in row["turns"]),
         StopReason(row["stop_reason"]),
-        row.get("failure", ""),
+        failure=row.get("failure", ""),
+        given=_result_from_row(row["given"]) if "given" in row else None,
+        given_seconds=row.get("given_seconds", 0.0),
     )
     return Record(Rollout(trajectory, Reward(**row["reward"]), row["group_id"]), row["metadata"])
+
+
+def _fields(value: Any) -> Any:
+    """Dataclasses as objects and tuples as lists, all the way down; `asdict` does it too, with a copy of each text."""
+    if isinstance(value, tuple):
+        return [_fields(item) for item in value]
+    names = getattr(value, "__dataclass_fields__", None)
+    return value if names is None else {name: _fields(getattr(value, name)) for name in names}
 
 
 def _turn_to_row(turn: Turn) -> Row:
     kind = type(turn.action).__name__.lower()
     return {
         "text": turn.text,
-        "action": {"kind": kind, **asdict(turn.action)},
+        "action": {"kind": kind, **_fields(turn.action)},
         "policy_ids": turn.policy.token_ids,
         "policy_logprobs": turn.policy.logprobs,
-        "observation": None if turn.observation is None else asdict(turn.observation),
+        "observation": None if turn.observation is None else _fields(turn.observation),
         "environment_ids": None if turn.environment is None else turn.environment.token_ids,
         "generate_seconds": turn.generate_seconds,
         "search_seconds": turn.search_seconds,
@@ -161,11 +196,13 @@ def _result_from_row(row: Row) -> SearchResult:
     return SearchResult(row["query"], tuple(passages))
 
 
-def _close_last_row(path: Path) -> None:
-    """Make the file end after a whole row, so that the next one does not grow onto it.
+def close_last_row(path: Path) -> None:
+    """Make the file, if there is one, end after a whole row, so that the next one does not grow onto it.
 
     A file that does is not read, so that many appends cost no more than their rows.
     """
+    if not path.exists():
+        return
     with path.open("rb+") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return

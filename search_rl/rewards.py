@@ -45,7 +45,7 @@ def cover_exact_match(trajectory: Trajectory) -> float:
 def evidence_hit(trajectory: Trajectory) -> float:
     """The share of the question's evidence passages among all that was read; 0.0 when the question names none."""
     wanted = set(trajectory.question.evidence_ids)
-    seen = {hit.passage.id for result in trajectory.results for hit in result.passages}
+    seen = {passage.id for passage in trajectory.passages_read}
     return len(wanted & seen) / len(wanted) if wanted else 0.0
 
 

@@ -138,13 +138,16 @@ class StopReason(StrEnum):
     MAX_TOKENS = "max_tokens"
     MALFORMED = "malformed"
     SEARCH_FAILED = "search_failed"
+    ENGINE_FAILED = "engine_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """An episode as tokens: the prompt, then turns. Masks and flat lists are derived, never stored twice.
 
-    `failure` says what became of a search that failed.
+    `given` is what the prompt itself holds of the corpus: found by a search for its query, which took
+    `given_seconds`, or handed over, and then its query is empty. `failure` says what became of a search or a request
+    that failed.
     """
 
     question: Question
@@ -152,6 +155,8 @@ class Trajectory:
     turns: tuple[Turn, ...]
     stop_reason: StopReason
     failure: str = ""
+    given: SearchResult | None = None
+    given_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if any(turn.environment is None for turn in self.turns[:-1]):
@@ -182,9 +187,16 @@ class Trajectory:
 
     @property
     def results(self) -> tuple[SearchResult, ...]:
-        """The searches that were answered, in order."""
+        """The searches that were answered, in order; one whose passages the prompt holds comes first."""
         observations = (turn.observation for turn in self.turns)
-        return tuple(result for seen in observations if seen is not None for result in seen.results)
+        asked = tuple(result for seen in observations if seen is not None for result in seen.results)
+        return (self.given, *asked) if self.given is not None and self.given.query else asked
+
+    @property
+    def passages_read(self) -> tuple[Passage, ...]:
+        """All passages that the policy was shown, in order, also those that nobody searched for."""
+        handed_over = () if self.given is None or self.given.query else (self.given,)
+        return tuple(hit.passage for result in (*handed_over, *self.results) for hit in result.passages)
 
     @property
     def num_searches(self) -> int:
@@ -199,8 +211,10 @@ class Trajectory:
 
     @property
     def is_void(self) -> bool:
-        """True when a failed search spoiled the episode: it is counted, and never trained on (invariant 7)."""
-        return self.stop_reason is StopReason.SEARCH_FAILED
+        """True when a failed search or engine spoiled the episode: it is counted, and never trained on
+        (invariant 7).
+        """
+        return self.stop_reason in (StopReason.SEARCH_FAILED, StopReason.ENGINE_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Advantage estimators that verl lacks, as pure functions of (rewards, mask, group)."""
+"""Advantage estimators and reward shaping that verl lacks or gets wrong for void episodes, as pure functions."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
+
+from search_rl.algorithms.groups import credit_by_group
 
 if TYPE_CHECKING:
     import torch
@@ -26,20 +27,9 @@ def group_advantages(
     Source: GRPO, 2402.03300. Differs from verl 0.9.1, which counts void rows in the statistics and gives a lone
     episode its raw reward.
     """
-    import torch
 
-    mask_BT = mask_BT.bool()
-    live_B = mask_BT.any(dim=1).tolist()
-    members: dict[Hashable, list[int]] = defaultdict(list)
-    for row, (group, is_live) in enumerate(zip(groups_B, live_B, strict=True)):
-        if is_live:
-            members[group].append(row)
-    advantages_B = torch.zeros(len(live_B), dtype=torch.float32, device=mask_BT.device)
-    for rows in members.values():
-        rewards = rewards_B[rows].double()
-        if rewards.min() == rewards.max():  # The mean of equal numbers may differ from them in the last bit.
-            continue
+    def credit(rewards: torch.Tensor) -> torch.Tensor:
         centred = rewards - rewards.mean()
-        credit = centred / (rewards.std() + epsilon) if by_deviation else centred
-        advantages_B[rows] = credit.float()
-    return advantages_B[:, None] * mask_BT
+        return centred / (rewards.std() + epsilon) if by_deviation else centred
+
+    return credit_by_group(rewards_B, mask_BT, groups_B, credit)

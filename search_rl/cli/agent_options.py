@@ -14,8 +14,10 @@ Retriever = Annotated[str | None, typer.Option(help="URL of the retrieval servic
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Config file; options given here win.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, on top of the config.")]
 Endpoint = Annotated[
-    str | None, typer.Option(help="URL of a vLLM server to sample from; --model then gives the tokenizer.")
+    str | None, typer.Option(help="URL of an OpenAI-style server to sample from; --model then gives the tokenizer.")
 ]
+Api = Annotated[str | None, typer.Option(help="How the endpoint answers: tokens, text or chat; it is asked if unset.")]
+EndpointTokenFile = Annotated[Path | None, typer.Option(help="File with the bearer token of the endpoint.")]
 ServedModel = Annotated[str | None, typer.Option(help="Name of the model at --endpoint; --model's if unset.")]
 TopK = Annotated[int | None, typer.Option(min=1, help="Passages per search.")]
 Prompt = Annotated[str | None, typer.Option(help="Wording of the instructions: search_r1 or short.")]

@@ -17,6 +17,8 @@ def ask(
     set_: options.Overrides = None,
     endpoint: options.Endpoint = None,
     served_model: options.ServedModel = None,
+    api: options.Api = None,
+    endpoint_token_file: options.EndpointTokenFile = None,
     top_k: options.TopK = None,
     prompt: options.Prompt = None,
     protocol: options.Protocol = None,
@@ -43,6 +45,8 @@ def ask(
         protocol=protocol,
         endpoint=endpoint,
         served_model=served_model,
+        api=api,
+        endpoint_token_file=endpoint_token_file,
         concurrency=1,
     )
     asked = Question("ask", question, tuple(answer or ()), dataset="ask")

@@ -8,8 +8,12 @@ from typing import Annotated
 import typer
 
 from search_rl.cli import agent_options as options
+from search_rl.cli import bench_retrieval
 
 app = typer.Typer(help="Measure the real parts on this machine.", no_args_is_help=True)
+app.command()(bench_retrieval.retrieval)
+app.command()(bench_retrieval.soak)
+app.command()(bench_retrieval.synthetic)
 
 
 @app.callback()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from retriever_server.schema import RetrieverName
+from search_rl.cli import agent_options as options
 
 if TYPE_CHECKING:
     from retriever_server.corpus import CorpusReport
@@ -28,6 +29,9 @@ _CHUNK_WORDS = Annotated[
 ]
 _SKIP_BAD = Annotated[bool, typer.Option("--skip-bad", help="Count and list rows that cannot be used, and go on.")]
 _BATCH_SIZE = Annotated[int, typer.Option(min=1, help="Passages the encoder takes at once.")]
+_TRUST = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the encoder; never otherwise.")
+]
 
 
 @app.command()
@@ -49,6 +53,7 @@ def build(
     ] = "flat",
     chunk_words: _CHUNK_WORDS = None,
     skip_bad: _SKIP_BAD = False,
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Turn a corpus into an index folder; after a kill the same command goes on where it was."""
     from retriever_server.encoders import SentenceEncoder
@@ -58,7 +63,9 @@ def build(
         manifest = build_index(
             corpus,
             out,
-            SentenceEncoder(encoder, batch_size=batch_size) if retriever != "bm25" else None,
+            SentenceEncoder(encoder, batch_size=batch_size, trust_remote_code=trust_remote_code)
+            if retriever != "bm25"
+            else None,
             kind=kind,
             with_bm25=retriever != "dense",
             chunk_words=chunk_words,
@@ -77,6 +84,7 @@ def add(
     batch_size: _BATCH_SIZE = 32,
     chunk_words: _CHUNK_WORDS = None,
     skip_bad: _SKIP_BAD = False,
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Put the passages of a corpus behind those of an index; a service takes them up when it reloads."""
     from functools import partial
@@ -84,7 +92,7 @@ def add(
     from retriever_server.adding import add_to_index
     from retriever_server.encoders import SentenceEncoder
 
-    load_encoder = partial(SentenceEncoder, batch_size=batch_size)
+    load_encoder = partial(SentenceEncoder, batch_size=batch_size, trust_remote_code=trust_remote_code)
     with _reading(skip_bad) as report, _progress("indexing passages") as progress:
         manifest = add_to_index(
             index, corpus, load_encoder, chunk_words=chunk_words, report=report, progress=progress, notice=_notice
@@ -100,6 +108,7 @@ def import_(
     encoder: Annotated[str, typer.Option(help="The encoder that made the vectors: hub id or local folder.")],
     out: Annotated[Path, typer.Option(help="Index folder to write; an index that is there is replaced.")],
     with_bm25: Annotated[bool, typer.Option("--with-bm25", help="Build a BM25 part beside the vectors.")] = False,
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Turn a published FAISS index and its corpus (wiki-18) into an index folder, without encoding it."""
     from retriever_server.encoders import SentenceEncoder
@@ -110,7 +119,7 @@ def import_(
             vectors,
             corpus,
             out,
-            SentenceEncoder(encoder),
+            SentenceEncoder(encoder, trust_remote_code=trust_remote_code),
             with_bm25=with_bm25,
             progress=progress,
             notice=_notice,
@@ -170,6 +179,51 @@ def search(
     (hits,) = opened.search([query], top_k=top_k)
     for rank, hit in enumerate(hits, start=1):
         typer.echo(f"{rank}. {hit.score:.4f} [{hit.passage.id}] {hit.passage.title}\n   {hit.passage.text}")
+
+
+@app.command(name="eval")
+def evaluate(
+    *,
+    index: Annotated[Path, typer.Option(help="Index folder.")],
+    questions: Annotated[Path, typer.Option(help="Question file, .parquet or .jsonl; the texts are the queries.")],
+    top_k: Annotated[int, typer.Option(min=1, max=1000, help="The largest k; smaller ones are shown as well.")] = 10,
+    retriever: Annotated[RetrieverName, typer.Option(help="How to search.")] = "dense",
+    exact: Annotated[
+        Path | None,
+        typer.Option(help="Flat index of the same corpus, for recall; else an index that is not flat is encoded anew."),
+    ] = None,
+    recall: Annotated[bool, typer.Option(help="Measure recall against exact search (dense only).")] = True,
+    profile: options.Profile = options.DEFAULT_PROFILE,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions, the first.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")] = False,
+) -> None:
+    """Measure what an index finds: recall against exact search, answers and evidence among the best k, queries/s."""
+    import json
+
+    from retriever_server.recall import answer_all
+    from search_rl.datasets.questions import read_questions
+    from search_rl.evaluation import retrieval_quality as report
+    from search_rl.profiles import profile_named
+    from search_rl.viewer.progress import wide_console
+
+    scorer = profile_named(profile)
+    asked = read_questions(questions).questions[:limit]
+    with _progress("encoding for exact search") as progress:
+        found = answer_all(
+            index,
+            retriever,
+            [question.text for question in asked],
+            report.top_ks(top_k),
+            with_recall=recall and retriever == "dense",
+            exact_folder=exact,
+            progress=progress,
+        )
+    quality = report.retrieval_quality(asked, found.answers, scorer, top_k, recalls=found.recalls)
+    if as_json:
+        typer.echo(json.dumps(report.quality_to_json(quality, found.queries_per_second), indent=2))
+        return
+    wide_console().print(report.quality_table(quality))
+    typer.echo(report.quality_summary(quality, found.queries_per_second))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from retriever_server.errors import RetrieverServerError
 from search_rl import __version__
-from search_rl.cli import ask, bench, data, demo, doctor, eval, index, model, score, serve, sft, train
+from search_rl.cli import ask, bench, data, demo, doctor, eval, index, model, plan, score, serve, sft, train
 from search_rl.errors import SearchRLError
 
 EXIT_ERROR = 2
@@ -63,6 +63,7 @@ app.command()(model.model)
 app.add_typer(index.app, name="index")
 app.command()(serve.serve)
 app.command()(sft.sft)
+app.command()(plan.plan)
 app.command()(train.train)
 app.command()(eval.eval)
 app.command()(score.score)

@@ -1,4 +1,4 @@
-"""`search-rl train`: GRPO through verl, or the exact verl command with --dry-run."""
+"""`search-rl train`: reinforcement learning through verl, or the exact verl command with --dry-run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ def train(
         bool, typer.Option("--dry-run", help="Print the verl command with all overrides, and stop.")
     ] = False,
 ) -> None:
-    """Train the policy with GRPO on live retrieval; the run folder keeps every rollout, metric and checkpoint."""
+    """Train the policy on live retrieval; the run folder keeps every rollout, metric and checkpoint."""
     from search_rl.config import load_config
 
     loaded = load_config(config, set_ or ())
     if dry_run:
         from search_rl.training.overrides import verl_command
+        from search_rl.training.requirements import check_requirements
 
+        check_requirements(loaded)
         typer.echo(verl_command(loaded, resume=resume))
         return
     from functools import partial

@@ -32,6 +32,7 @@ class ScriptedEngine:
     logprob: float = -0.5
     calls: list[Call] = field(default_factory=list)
     _turns: Counter[str] = field(default_factory=Counter)
+    _made: dict[tuple[int, tuple[str, ...]], Generation] = field(default_factory=dict)
 
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
@@ -42,9 +43,16 @@ class ScriptedEngine:
         self._turns[request_id] += 1
         if turn >= len(self.replies):
             raise EngineError(f"the script has {len(self.replies)} replies, turn {turn + 1} asked for another")
-        reply = self.replies[turn]
-        if isinstance(reply, str):
-            token_ids = self.codec.encode(reply)
-            reply = Generation(token_ids, (self.logprob,) * len(token_ids))
-        end = min(length_to_stop(reply.token_ids, stop, self.codec.decode), max_tokens)
-        return Generation(reply.token_ids[:end], reply.logprobs[:end])
+        reply = self._reply(turn, tuple(stop))
+        return Generation(reply.token_ids[:max_tokens], reply.logprobs[:max_tokens])
+
+    def _reply(self, turn: int, stop: tuple[str, ...]) -> Generation:
+        """The reply of a turn up to its stop string, made once."""
+        if (turn, stop) not in self._made:
+            reply = self.replies[turn]
+            if isinstance(reply, str):
+                token_ids = self.codec.encode(reply)
+                reply = Generation(token_ids, (self.logprob,) * len(token_ids))
+            end = length_to_stop(reply.token_ids, stop, self.codec.decode)
+            self._made[turn, stop] = Generation(reply.token_ids[:end], reply.logprobs[:end])
+        return self._made[turn, stop]

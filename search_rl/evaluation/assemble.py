@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from search_rl.agent.episode import Limits, check_observation_budget
-from search_rl.agent.protocols import AgentProtocol, protocol_named
+from search_rl.agent.protocols import protocol_named
 from search_rl.agent.selection import PROTOCOL_NAMES, protocol_for
 from search_rl.codec import Codec, load_codec
 from search_rl.config import AgentSection, Config, RetrieverSection, load_config
 from search_rl.datasets.questions import read_questions
 from search_rl.engines.base import Engine, Sampling
+from search_rl.engines.endpoint import Endpoint
+from search_rl.engines.served import APIS, Api, served_api, served_engine
 from search_rl.errors import ConfigError, DataError, unknown_name
-from search_rl.evaluation.report import Summary, kind_of, summarise, summary_to_json
-from search_rl.evaluation.runner import Evaluation, evaluate, read_rollouts
+from search_rl.evaluation.report import kind_of
+from search_rl.evaluation.systems import Parts
 from search_rl.models import check_checkpoint, context_tokens
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
-from search_rl.search import SearchClient, Searcher
-from search_rl.types import Question, Rollout
-
-EPISODES = "episodes.jsonl"
-SUMMARY = "summary.json"
-SETTINGS = "settings.json"
+from search_rl.search import SearchClient
+from search_rl.types import Question
 
 GREEDY = Sampling(temperature=0.0)
-
-_EARLIER_SETTINGS = {"profile": SEARCH_R1.name, "protocol": "tags", "max_queries": 1, "keep_reasoning": True}
-"""What evaluations went by before these could be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """Who is asked, under which rules, and who scores.
 
-    With an `endpoint` only the tokenizer of `model` is used here.
+    With an `endpoint` only the tokenizer of `model` is used here; `api` is how the endpoint is spoken to, None before
+    it was asked.
     """
 
     model: str
@@ -48,9 +43,16 @@ class Setup:
     agent: AgentSection
     endpoint: str | None = None
     served_model: str | None = None
+    api: Api | None = None
+    endpoint_token_file: Path | None = None
     concurrency: int = 64
     cache_gib: int | None = None
     profile: Profile = SEARCH_R1
+
+    @property
+    def model_name(self) -> str:
+        """The model as who serves it calls it."""
+        return self.served_model or self.model
 
     @property
     def limits(self) -> Limits:
@@ -76,22 +78,12 @@ class Setup:
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
             "endpoint": self.endpoint,
             "served_model": self.served_model,
+            "api": self.api if self.api != "tokens" else None,
             **self.agent.conversation,
             "budgets": self.budgets_label,
             "profile": self.profile.name,
             **asdict(self.limits),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What `run_episode` needs, open and ready."""
-
-    engine: Engine
-    searcher: Searcher
-    codec: Codec
-    protocol: AgentProtocol
-    limits: Limits
 
 
 def setup_from(
@@ -104,6 +96,8 @@ def setup_from(
     protocol: str | None = None,
     endpoint: str | None = None,
     served_model: str | None = None,
+    api: str | None = None,
+    endpoint_token_file: Path | None = None,
     concurrency: int = 64,
     profile: str = SEARCH_R1.name,
 ) -> Setup:
@@ -113,6 +107,8 @@ def setup_from(
         raise ConfigError("no model: give --model with a checkpoint folder, or --config")
     if served_model and not endpoint:
         raise ConfigError(f"--served-model {served_model} needs --endpoint, the URL of the server")
+    if api is not None and not endpoint:
+        raise ConfigError(f"--api {api} needs --endpoint, the URL of the server")
     if protocol and protocol not in PROTOCOL_NAMES:
         raise unknown_name("protocol", protocol, PROTOCOL_NAMES)
     retriever_section = config.retriever if config else RetrieverSection()
@@ -125,6 +121,8 @@ def setup_from(
         ),
         endpoint=endpoint,
         served_model=served_model,
+        api=api_named(api) if api else None,
+        endpoint_token_file=endpoint_token_file,
         concurrency=concurrency,
         cache_gib=config.hardware.kv_cache_gib if config and config.hardware.platform == "cpu" else None,
         profile=profile_named(profile),
@@ -168,105 +166,67 @@ def balanced(questions: tuple[Question, ...], limit: int | None) -> tuple[Questi
     return tuple(questions[position] for position in sorted(position for _, position in sorted(rounds)[:limit]))
 
 
+def api_named(name: str) -> Api:
+    """The way to speak to an endpoint of that name. Raises ConfigError, which names the nearest one."""
+    for api in APIS:
+        if api == name:
+            return api
+    raise unknown_name("api", name, APIS)
+
+
+async def with_api(setup: Setup) -> Setup:
+    """The setup once its endpoint, if it has one, was asked how it answers. Raises EngineError or ModelError."""
+    if setup.endpoint is None or setup.api is not None:
+        return setup
+    codec = load_codec(setup.model)
+    async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file, max_attempts=2) as endpoint:
+        return replace(setup, api=await served_api(endpoint, setup.model_name, codec))
+
+
 @asynccontextmanager
-async def open_parts(setup: Setup) -> AsyncIterator[Parts]:
+async def open_parts(setup: Setup, *, needs_service: bool = True) -> AsyncIterator[Parts]:
     """The parts, checked first: the checkpoint and its tokenizer, then the retriever, then (slow) the engine.
 
-    Raises ModelError, RetrieverError, ConfigError or EngineError, each with one line.
+    Without `needs_service` the retriever may be away. Raises ModelError, RetrieverError, ConfigError or EngineError,
+    each with one line.
     """
-    limits = setup.limits
     if setup.needs_checkpoint:
         check_checkpoint(Path(setup.model))
-        limits.check_context(context_tokens(Path(setup.model)))
+        setup.limits.check_context(context_tokens(Path(setup.model)))
+    setup = await with_api(setup)
     codec = load_codec(setup.model)
+    if setup.api == "chat" and setup.agent.protocol != "tags":
+        raise ConfigError(f"--api chat needs --protocol tags, got {setup.agent.protocol}: the server renders the chat")
     protocol = protocol_for(codec, **setup.agent.conversation)
-    check_observation_budget(codec, protocol, limits)
+    check_observation_budget(codec, protocol, setup.limits)
     async with AsyncExitStack() as stack:
         searcher = await stack.enter_async_context(SearchClient(**setup.retriever.client_options))
-        await searcher.check()
-        engine = await stack.enter_async_context(_engine(setup))
-        yield Parts(engine, searcher, codec, protocol, limits)
-
-
-async def run_evaluation(
-    setup: Setup,
-    questions: Sequence[Question],
-    out: Path,
-    *,
-    is_resumed: bool,
-    on_done: Callable[[Rollout], None],
-) -> Summary:
-    """The summary, with every episode and the summary itself stored in the folder `out`.
-
-    Raises ConfigError for a folder that holds another evaluation, or this one while not `is_resumed`.
-    """
-    _claim(out, setup, is_resumed=is_resumed)
-    async with open_parts(setup) as parts:
-        evaluation = await evaluate(
-            questions,
-            engine=parts.engine,
-            searcher=parts.searcher,
-            codec=parts.codec,
-            protocol=parts.protocol,
-            limits=parts.limits,
-            concurrency=setup.concurrency,
-            out_path=out / EPISODES,
-            on_done=on_done,
-            profile=setup.profile,
-        )
-    summary = summarise(evaluation)
-    agent = {**setup.agent.conversation, "protocol": parts.protocol.label, "budgets": setup.budgets_label}
-    document = {**summary_to_json(summary), "agent": agent}
-    (out / SUMMARY).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return summary
-
-
-def load_evaluation(folder: Path) -> Evaluation:
-    """The evaluation that `run_evaluation` stored in `folder`. Raises DataError where none is whole."""
-    try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        rollouts = read_rollouts(folder / EPISODES)
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        raise DataError(f"{folder} holds no finished evaluation: {error}") from error
-    profile = profile_named(summary.get("profile", SEARCH_R1.name))
-    return Evaluation(tuple(rollouts.values()), seconds=summary["seconds"], profile=profile)
+        if needs_service:
+            await searcher.check()
+        engine, engine_codec = await stack.enter_async_context(_engine(setup, codec))
+        yield Parts(engine, searcher, engine_codec, protocol, setup.limits, special_texts=tuple(codec.special_tokens))
 
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _engine(setup: Setup) -> Any:
-    """The engine as an async context manager."""
+@asynccontextmanager
+async def _engine(setup: Setup, codec: Codec) -> AsyncIterator[tuple[Engine, Codec]]:
+    """The engine, and the codec that its ids need."""
     if setup.endpoint:
-        from search_rl.engines.http_engine import HttpEngine
-
-        return HttpEngine(setup.endpoint, setup.served_model or setup.model, GREEDY)
+        assert setup.api is not None
+        async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file) as endpoint:
+            yield served_engine(setup.api, endpoint, setup.model_name, GREEDY, codec)
+        return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from search_rl.engines.vllm_engine import VllmEngine
 
-    return VllmEngine.open(
+    async with VllmEngine.open(
         setup.model,
         GREEDY,
         max_model_tokens=setup.limits.max_context_tokens,
         max_concurrent_requests=setup.concurrency,
         cache_bytes=setup.cache_gib * 1024**3 if setup.cache_gib else None,
-    )
-
-
-def _claim(out: Path, setup: Setup, *, is_resumed: bool) -> None:
-    """Make the folder this evaluation's own."""
-    settings_path = out / SETTINGS
-    if not settings_path.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        settings_path.write_text(json.dumps(setup.settings, indent=2) + "\n", encoding="utf-8")
-        return
-    if not is_resumed:
-        raise ConfigError(f"{out} holds an evaluation already: --resume goes on with it, or give another --out")
-    (out / SUMMARY).unlink(missing_ok=True)
-    stored = {**_EARLIER_SETTINGS, **json.loads(settings_path.read_text(encoding="utf-8"))}
-    for name, value in setup.settings.items():
-        if name != "budgets" and stored.get(name) != value:
-            raise ConfigError(
-                f"cannot resume {out}: its {name} is {stored.get(name)!r}, now it is {value!r}; give another --out"
-            )
+    ) as engine:
+        yield engine, codec

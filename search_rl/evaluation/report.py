@@ -69,7 +69,8 @@ class Summary:
         figure: Interval = getattr(self.kinds[ALL], metric)
         figures = f"{metric_name(metric)} {figure}, {figure.n} questions, profile {self.profile.name}"
         if self.is_valid:
-            return figures
+            failed = f"{self.num_failed} of {self.num_questions} questions failed and count as wrong"
+            return f"{failed}: {figures}" if self.num_failed else figures
         return (
             f"NOT VALID: {self.num_failed} of {self.num_questions} questions failed (over "
             f"{MAX_FAILED_SHARE:.1%}) and count as wrong: {figures}"

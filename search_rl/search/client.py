@@ -1,4 +1,4 @@
-"""The client of `POST /retrieve`: the only place that retries.
+"""The client of `POST /retrieve`: the only place that retries a search.
 
 A failure is a RetrieverError and never an empty result (invariant 7). The wire format is Search-R1's, so that
 its own server can be asked too.

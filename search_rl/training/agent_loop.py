@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.selection import protocol_for
+from search_rl.algorithms.overlong import overlong_penalty
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
-from search_rl.engines.base import Generation
+from search_rl.engines.base import Generation, length_to_stop
 from search_rl.errors import EngineError
 from search_rl.records import rollout_to_row
 from search_rl.rewards import score_or_void
 from search_rl.search import SearchClient
 from search_rl.training import monitor
-from search_rl.types import Rollout
+from search_rl.types import Reward, Rollout, Trajectory
 
 SETTINGS_KEY = "search_rl"
 """Where `rollout.custom` carries this project's settings to every worker."""
@@ -46,8 +47,9 @@ def _client(options_json: bytes) -> SearchClient:
 class ServerEngine:
     """verl's rollout servers as an engine; keeps the weight versions that sampled the episode."""
 
-    def __init__(self, client: Any, sampling_params: Mapping[str, Any]) -> None:
+    def __init__(self, client: Any, sampling_params: Mapping[str, Any], decode: Callable[[Sequence[int]], str]) -> None:
         self._client = client
+        self._decode = decode
         self._sampling_params = dict(sampling_params)
         self.versions: list[dict[str, Any]] = []
         self.num_preempted = 0
@@ -74,7 +76,11 @@ class ServerEngine:
         monitor.beat("rollout")
         self.versions.append(output.extra_fields)
         self.num_preempted += max(output.num_preempted or 0, 0)
-        return Generation(tuple(output.token_ids), tuple(output.log_probs or ()))
+        num_tokens = len(output.token_ids)
+        if output.extra_fields["min_global_steps"] != output.extra_fields["max_global_steps"]:
+            # It was interrupted for new weights and went on as a new request, which cannot know of half a stop string.
+            num_tokens = length_to_stop(output.token_ids, stop, self._decode)
+        return Generation(tuple(output.token_ids[:num_tokens]), tuple((output.log_probs or ())[:num_tokens]))
 
     @property
     def weight_versions(self) -> dict[str, int]:
@@ -96,8 +102,8 @@ class SearchAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics."""
         settings = self.rollout_config.custom[SETTINGS_KEY]
-        engine = ServerEngine(self.server_manager, sampling_params)
         codec = TransformersCodec(self.tokenizer)
+        engine = ServerEngine(self.server_manager, sampling_params, codec.decode)
         client = _client(orjson.dumps(OmegaConf.to_container(settings["retriever"])))
         trajectory = await run_episode(
             question_row(row).question,
@@ -107,13 +113,23 @@ class SearchAgentLoop(AgentLoopBase):
             protocol=protocol_for(codec, **settings["conversation"]),
             limits=Limits(**settings["limits"]),
         )
-        rollout = Rollout(trajectory, score_or_void(trajectory, orjson.loads(settings["reward"])), group_id=row["uid"])
+        reward = score_or_void(trajectory, orjson.loads(settings["reward"]))
+        rollout = Rollout(trajectory, shaped(reward, trajectory, **settings["overlong"]), group_id=row["uid"])
         return agent_loop_output(
             rollout,
             engine.weight_versions,
             num_preempted=engine.num_preempted,
             retriever={"lost": client.lost, "counts": asdict(client.take_counts())},
         )
+
+
+def shaped(reward: Reward, trajectory: Trajectory, *, weight: float, limit_tokens: int, buffer_tokens: int) -> Reward:
+    """The reward with DAPO's penalty for length as one more part, `overlong`; as it is where the weight is 0."""
+    if not weight:
+        return reward
+    num_tokens = sum(trajectory.response_mask)
+    penalty = overlong_penalty(num_tokens, limit_tokens=limit_tokens, buffer_tokens=buffer_tokens)
+    return replace(reward, total=reward.total + weight * penalty, parts={**reward.parts, "overlong": penalty})
 
 
 def agent_loop_output(

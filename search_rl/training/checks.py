@@ -16,12 +16,29 @@ _TURNS = ("1", "2", "3_or_more")
 def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float) -> None:
     """Raises TrainingError when more than `max_share` of a step's episodes are void, or all (invariant 7)."""
     void = [rollout for rollout in rollouts if rollout.is_void]
-    share = len(void) / len(rollouts)
+    if not void:
+        return
+    num_searches = sum(rollout.trajectory.is_void for rollout in void)
+    why = f" ({num_searches} lost a search, {len(void) - num_searches} their reward); the first: {void[0].failure}"
+    check_void_counts(len(void), len(rollouts), step=step, max_share=max_share, why=why)
+
+
+def check_void_counts(num_void: int, num_episodes: int, *, step: int, max_share: float, why: str) -> None:
+    """Raises TrainingError, ending in `why`, when more than `max_share` of the episodes are void, or all of them."""
+    share = num_void / num_episodes
     if share > max_share or share == 1:
-        num_searches = sum(rollout.trajectory.is_void for rollout in void)
         raise TrainingError(
-            f"{share:.0%} of the episodes of step {step} are void, more than trainer.max_void_share={max_share} "
-            f"({num_searches} lost a search, {len(void) - num_searches} their reward); the first: {void[0].failure}"
+            f"{share:.0%} of the episodes of step {step} are void, more than trainer.max_void_share={max_share}{why}"
+        )
+
+
+def check_skipped_updates(num_in_a_row: int, *, what: str, limit: int) -> None:
+    """Raises TrainingError when `limit` updates in a row had a loss or gradient that is no finite number."""
+    if num_in_a_row >= limit:
+        raise TrainingError(
+            f"{num_in_a_row} updates of the {what} in a row had a loss or gradient that is no finite number "
+            f"(trainer.max_skipped_updates={limit}); all were skipped. Lower its learning rate or "
+            f"optimizer.max_gradient_norm, look at the rewards, and start again with --resume"
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from search_rl.allocator import KeptMemory
 from search_rl.training import monitor
-from search_rl.training.live_rows import divide_by_live_rows
+from search_rl.training.engine import SearchEngine, lora_scaling, merged_weights
 from search_rl.training.packing import length_sorted_batches, loss_positions
 
 DEFAULT_MICRO_BATCH_TOKENS = 4096
@@ -47,17 +47,19 @@ def _go_before_bystanders() -> None:
 
 
 def _rows_in_loss(data: TensorDict, loss_function: Callable[..., Any] | None) -> list[int]:
-    """The rows that can change the gradient: all of them, unless the loss is verl's policy loss and nothing else.
+    """The rows that can change the gradient: those with a token in the loss, and where the loss is verl's policy loss
+    and nothing else, with an advantage.
 
-    The loss is normalised by the tokens of the whole batch, so that a row left out adds the zero it would have added.
-    One row stays when all are zero, for the metrics.
+    The loss is normalised over the whole batch, so that a row left out adds the zero it would have added. One row stays
+    when all are zero, for the metrics.
     """
-    rows = list(range(len(data)))
+    rows = [row for row, mask in enumerate(data["loss_mask"].unbind()) if mask.any()]
     if not isinstance(loss_function, functools.partial) or loss_function.func is not ppo_loss:
         return rows
     if loss_function.keywords["config"].use_kl_loss or tu.get_non_tensor_data(data, "calculate_entropy", False):
         return rows
-    return [row for row, advantages in enumerate(data["advantages"].unbind()) if advantages.any()] or rows[:1]
+    advantages = data["advantages"].unbind()
+    return [row for row in rows if advantages[row].any()] or rows[:1]
 
 
 def _logits_at(self: Any, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -67,19 +69,21 @@ def _logits_at(self: Any, input_ids: torch.Tensor, positions: torch.Tensor, **_:
     return logits
 
 
-class CpuEngine(FSDPEngineWithLMHead):
-    """The language-model engine of the CPU platform; optimiser, checkpoints and weight export are verl's."""
+def _values_at(self: Any, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Values (N,) at flat `positions` of the padded batch; replaces a token classifier's forward."""
+    hidden_BLD = self.model(input_ids=input_ids, use_cache=False)[0]
+    values: torch.Tensor = self.score(hidden_BLD.flatten(0, 1)[positions]).squeeze(-1)
+    return values
+
+
+class _CpuForward(FSDPEngineWithLMHead):
+    """The passes of both engines; optimiser and checkpoints are verl's."""
 
     def initialize(self) -> None:
         """See verl's engine."""
         _go_before_bystanders()
         self._kept_memory = KeptMemory()
         super().initialize()
-
-    def _build_module(self) -> torch.nn.Module:
-        module = super()._build_module()
-        module.forward = types.MethodType(_logits_at, module)
-        return module
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module as it is when this process is alone: there is nothing to shard, and FSDP would copy every weight
@@ -105,7 +109,6 @@ class CpuEngine(FSDPEngineWithLMHead):
         )
         max_tokens = tu.get_non_tensor_data(data, "max_token_len_per_gpu", DEFAULT_MICRO_BATCH_TOKENS)
         if not forward_only:
-            divide_by_live_rows(data, self.get_data_parallel_group())
             data = tu.index_select_tensor_dict(data, _rows_in_loss(data, loss_function))
         indices = length_sorted_batches(data["input_ids"].offsets().diff().tolist(), max_tokens)
         outputs = []
@@ -146,15 +149,69 @@ class CpuEngine(FSDPEngineWithLMHead):
         padded_BL = torch.nested.to_padded_tensor(micro_batch["input_ids"], padding=0)
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         flat = rows * padded_BL.shape[1] + torch.arange(len(packed)) - offsets[rows]
-        temperature = float(tu.get_non_tensor_data(micro_batch, "temperature", 1.0))
-        logits = self.module(input_ids=padded_BL, positions=flat[positions]).float() / temperature
-        labels = packed[positions + 1]
+        raw = self.module(input_ids=padded_BL, positions=flat[positions]).float()
 
         def spread(values_N: torch.Tensor) -> torch.Tensor:
             full = values_N.new_zeros(len(packed)).index_put((positions,), values_N)
             return torch.nested.nested_tensor_from_jagged(full, offsets)
 
-        model_output = {"log_probs": spread(logprobs_from_logits(logits=logits, labels=labels))}
+        outputs = self._outputs(raw, packed[positions + 1], micro_batch)
+        return {name: spread(values_N) for name, values_N in outputs.items()}
+
+    def _outputs(self, raw: torch.Tensor, labels_N: torch.Tensor, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
+        """What the loss needs, (N,) each, of what the model said at the loss positions."""
+        raise NotImplementedError
+
+
+class _CpuPolicy(_CpuForward):
+    def _build_module(self) -> torch.nn.Module:
+        module = super()._build_module()
+        module.forward = types.MethodType(_logits_at, module)
+        return module
+
+    def _outputs(self, raw: torch.Tensor, labels_N: torch.Tensor, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
+        logits = raw / float(tu.get_non_tensor_data(micro_batch, "temperature", 1.0))
+        # Void rows alone have no position, and verl's function stacks over positions.
+        log_probs_N = logprobs_from_logits(logits=logits, labels=labels_N) if len(labels_N) else logits.sum(-1)
+        outputs = {"log_probs": log_probs_N}
         if tu.get_non_tensor_data(micro_batch, "calculate_entropy", False):
-            model_output["entropy"] = spread(entropy_from_logits(logits))
-        return model_output
+            outputs["entropy"] = entropy_from_logits(logits)
+        return outputs
+
+    def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> tuple[Iterator[tuple[str, torch.Tensor]], Any]:
+        """Weights for the rollout engine by name, adapters merged in, so that no adapter's config goes along."""
+        if not hasattr(self.module, "peft_config"):
+            return super().get_per_tensor_param(*args, **kwargs)  # type: ignore[no-any-return]
+        return iter(merged_weights(self.module.state_dict(), lora_scaling(self.module)).items()), None
+
+
+class _CpuCritic(_CpuForward):
+    def _build_module(self) -> torch.nn.Module:
+        """The policy's checkpoint under a fresh value head; verl's own insists on flash attention."""
+        from transformers import AutoModelForTokenClassification
+
+        config = self.model_config.hf_config
+        config.num_labels, config.classifier_dropout = 1, 0.0
+        with torch.random.fork_rng():
+            torch.manual_seed(self.engine_config.seed)
+            module: torch.nn.Module = AutoModelForTokenClassification.from_pretrained(
+                self.model_config.local_path,
+                dtype=PrecisionType.to_dtype(self.engine_config.model_dtype or "fp32"),
+                config=config,
+                trust_remote_code=self.model_config.trust_remote_code,
+            )
+        if self.model_config.enable_gradient_checkpointing:
+            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        module.forward = types.MethodType(_values_at, module)
+        return module
+
+    def _outputs(self, raw: torch.Tensor, labels_N: torch.Tensor, micro_batch: TensorDict) -> dict[str, torch.Tensor]:
+        return {"values": raw}
+
+
+class CpuEngine(SearchEngine, _CpuPolicy):
+    """The language-model engine of the CPU platform."""
+
+
+class CpuCritic(SearchEngine, _CpuCritic):
+    """The critic's engine of the CPU platform. A value is that of the tokens so far, as in verl's engine."""

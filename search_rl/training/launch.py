@@ -18,7 +18,8 @@ import psutil
 
 from search_rl.allocator import allocator_environment
 from search_rl.config import Config
-from search_rl.errors import ConfigError, SearchRLError, TrainingError
+from search_rl.errors import ConfigError, EngineError, SearchRLError, TrainingError
+from search_rl.training.memory import memory_fault
 from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
 from search_rl.training.trackers import tracker_environment
@@ -139,7 +140,10 @@ def compose(config: Config, *, resume: bool) -> Any:
     with redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         auto_set_device(tree)
-        validate_config(tree, use_reference_policy=need_reference_policy(tree), use_critic=need_critic(tree))
+        try:
+            validate_config(tree, use_reference_policy=need_reference_policy(tree), use_critic=need_critic(tree))
+        except (AssertionError, ValueError) as error:
+            raise ConfigError(f"verl refuses this config: {' '.join(str(error).split())}") from error
     return tree
 
 
@@ -194,7 +198,14 @@ def _run(
 
     pulse = monitor.start(config.trainer.start_seconds)
     runner = ray.remote(num_cpus=1)(SearchTaskRunner).remote()
-    watch(runner.run.remote(tree), pulse, folder, on_step=on_step, on_notice=on_notice)
+    try:
+        watch(runner.run.remote(tree), pulse, folder, on_step=on_step, on_notice=on_notice)
+    except (TrainingError, EngineError) as error:
+        log = f"{error}\n{(folder.root / 'error.log').read_text()}"
+        fault = memory_fault(log, stage=ray.get(pulse.read.remote()).stage, config=config)
+        if fault is None:
+            raise
+        raise TrainingError(f"{fault}. What was said: {error}") from error
 
 
 def watch(

@@ -12,10 +12,21 @@ from search_rl.agent.episode import Limits
 from search_rl.config import AgentSection, Config
 from search_rl.engines.vllm_cpu import CPU_ENGINE_ARGUMENTS
 from search_rl.errors import ConfigError
+from search_rl.training.algorithm_overrides import (
+    EXTERNAL_LIB,
+    algorithm_tree,
+    critic_trainer_tree,
+    critic_tree,
+    lora_tree,
+    loss_tree,
+    mode_tree,
+    model_tree,
+    overlong_settings,
+    reference_tree,
+    rollout_extras,
+)
 
-EXTERNAL_LIB = "search_rl.training.plugin"
 AGENT_LOOP = "search_agent"
-TRAINER = "search_rl_sync"
 WEIGHT_BUCKET_MIB = 2048
 CPU_WEIGHT_BUCKET_MIB = 256
 
@@ -41,13 +52,16 @@ def verl_overrides(config: Config, *, resume: bool = False) -> list[str]:
     """
     check_trainable(config.agent)
     tree = {
-        "algorithm": _algorithm(config),
+        "algorithm": algorithm_tree(config),
         "data": _data(config),
         "actor_rollout_ref": {
-            "model": _model(config),
+            "model": model_tree(config) | lora_tree(config),
             "actor": _actor(config),
+            **reference_tree(config),
             "rollout": _rollout(config),
+            **({"hybrid_engine": False} if config.trainer.mode == "separate_async" else {}),
         },
+        **critic_tree(config),
         "reward": {"num_workers": 1},
         "trainer": _trainer(config, resume=resume),
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": config.hardware.nodes}}},
@@ -55,14 +69,6 @@ def verl_overrides(config: Config, *, resume: bool = False) -> list[str]:
     lines = list(_flat(tree, ""))
     lines += _settings(config) + _platform(config)
     return lines + list(config.verl)
-
-
-def _algorithm(config: Config) -> dict[str, Any]:
-    algorithm = config.algorithm
-    return {
-        "adv_estimator": algorithm.estimator,
-        "rollout_correction": {"bypass_mode": not algorithm.recompute_old_logprobs},
-    }
 
 
 def _data(config: Config) -> dict[str, Any]:
@@ -79,37 +85,22 @@ def _data(config: Config) -> dict[str, Any]:
     }
 
 
-def _model(config: Config) -> dict[str, Any]:
-    on_cpu = config.hardware.platform == "cpu"
-    return {
-        "path": config.model.path,
-        "external_lib": EXTERNAL_LIB,
-        "use_remove_padding": not on_cpu,
-        "enable_gradient_checkpointing": config.model.gradient_checkpointing,
-        "+override_config": {"attn_implementation": config.model.attention},
-    }
-
-
 def _actor(config: Config) -> dict[str, Any]:
-    optimizer, algorithm = config.optimizer, config.algorithm
+    optimizer = config.optimizer
+    save_contents = ["model", "optimizer", "extra"] + ([] if config.model.lora_rank else ["hf_model"])
     return {
         "strategy": "fsdp2",
         "ppo_mini_batch_size": optimizer.mini_batch_prompts,
         "use_dynamic_bsz": True,
         "ppo_max_token_len_per_gpu": optimizer.micro_batch_tokens,
-        "clip_ratio_low": algorithm.clip_low,
-        "clip_ratio_high": algorithm.clip_high,
-        "loss_agg_mode": "token-mean",
-        "entropy_coeff": algorithm.entropy_coefficient,
-        "use_kl_loss": algorithm.kl_coefficient > 0,
-        "kl_loss_coef": algorithm.kl_coefficient,
+        **loss_tree(config),
         "use_torch_compile": config.hardware.platform == "gpu",
-        "grad_clip": optimizer.max_gradient_norm,
         "data_loader_seed": config.run.seed,
         "optim": {
             "lr": optimizer.learning_rate,
             "lr_warmup_steps": optimizer.warmup_steps,
             "weight_decay": optimizer.weight_decay,
+            "clip_grad": optimizer.max_gradient_norm,
             "+override_optimizer_config": {"fused": True},
         },
         "fsdp_config": {
@@ -120,7 +111,7 @@ def _actor(config: Config) -> dict[str, Any]:
             "seed": config.run.seed,
         },
         "checkpoint": {
-            "save_contents": ["model", "optimizer", "extra", "hf_model"],
+            "save_contents": save_contents,
             "load_contents": ["model", "optimizer", "extra"],
         },
     }
@@ -145,15 +136,17 @@ def _rollout(config: Config) -> dict[str, Any]:
         "free_cache_engine": not on_cpu,
         "agent": {"num_workers": rollout.num_workers, "default_agent_loop": AGENT_LOOP},
         "checkpoint_engine": {
-            "update_weights_bucket_megabytes": CPU_WEIGHT_BUCKET_MIB if on_cpu else WEIGHT_BUCKET_MIB
+            "update_weights_bucket_megabytes": CPU_WEIGHT_BUCKET_MIB if on_cpu else WEIGHT_BUCKET_MIB,
+            "backend": "nccl" if config.trainer.mode == "separate_async" else "naive",
         },
+        **rollout_extras(config),
     }
 
 
 def _trainer(config: Config, *, resume: bool) -> dict[str, Any]:
     trainer, hardware = config.trainer, config.hardware
     return {
-        "v1": {"trainer_mode": TRAINER},
+        "v1": mode_tree(config),
         "project_name": "search-rl",
         "experiment_name": config.run.name,
         "logger": list(trainer.trackers),
@@ -164,6 +157,7 @@ def _trainer(config: Config, *, resume: bool) -> dict[str, Any]:
         "total_epochs": 1_000_000,
         "save_freq": trainer.save_every_steps,
         "max_actor_ckpt_to_keep": trainer.keep_checkpoints,
+        **critic_trainer_tree(config),
         "val_before_train": False,
         "test_freq": -1,
         "resume_mode": "auto" if resume else "disable",
@@ -183,6 +177,8 @@ def _settings(config: Config) -> list[str]:
             "token_file": str(config.retriever.token_file.resolve()) if config.retriever.token_file else "",
         },
         "reward": json.dumps(config.reward),
+        "overlong": overlong_settings(config),
+        "max_skipped_updates": config.trainer.max_skipped_updates,
         "max_void_share": config.trainer.max_void_share,
         "min_agreement_pearson": config.trainer.min_agreement_pearson,
         "max_agreement_gap": config.trainer.max_agreement_gap,

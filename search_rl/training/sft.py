@@ -20,10 +20,11 @@ from search_rl.config import Config
 from search_rl.datasets.questions import read_questions
 from search_rl.errors import DataError, TrainingError
 from search_rl.search import SearchClient
+from search_rl.training.algorithm_overrides import EXTERNAL_LIB
 from search_rl.training.demonstrations import choose_rows, demonstrate
 from search_rl.training.exports import cast_weights
 from search_rl.training.launch import environment, first_error
-from search_rl.training.overrides import EXTERNAL_LIB, limits_of
+from search_rl.training.overrides import limits_of
 from search_rl.types import Rollout
 
 STEP_LINE = re.compile(r"step:(\d+) .*?train/loss:([0-9.einf+-]+)")

@@ -21,6 +21,10 @@ class StepEpisodes:
     searches: SearchCounts = field(default_factory=SearchCounts)
     lost: str = ""
 
+    def __add__(self, other: StepEpisodes) -> StepEpisodes:
+        """Both, where a step comes in parts."""
+        return StepEpisodes(self.rollouts + other.rollouts, self.searches + other.searches, self.lost or other.lost)
+
     @property
     def metrics(self) -> dict[str, float]:
         """How searches were answered; a share is of all searches asked for."""

@@ -1,17 +1,23 @@
-"""verl's synchronous trainer, with what a search run needs around a step: checks, records, metrics, signs of life."""
+"""verl's trainers, with what a search run needs around a step: checks, records, metrics, signs of life."""
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+import ray
 import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from search_rl.agent.selection import protocol_for
@@ -19,7 +25,15 @@ from search_rl.codec import TransformersCodec
 from search_rl.errors import RetrieverOutage, TrainingError
 from search_rl.training import monitor
 from search_rl.training.agent_loop import SETTINGS_KEY
-from search_rl.training.checks import Agreement, agreement, check_agreement, check_void_share, turn_numbers
+from search_rl.training.checks import (
+    Agreement,
+    agreement,
+    check_agreement,
+    check_skipped_updates,
+    check_void_share,
+    turn_numbers,
+)
+from search_rl.training.engines import CriticWorker
 from search_rl.training.exports import cast_weights
 from search_rl.training.metrics import step_metrics
 from search_rl.training.run_folder import RunFolder
@@ -29,15 +43,20 @@ UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
 
 
-class SearchTrainer(PPOTrainerSync):
-    """One step: rollouts, checks, advantages, update, weight sync; what is new here stands around verl's own."""
+class SearchSteps(PPOTrainer):
+    """One step: rollouts, checks, advantages, update, weight sync; what is new here stands around verl's own.
+
+    Goes before one of verl's trainers in a class's bases.
+    """
+
+    mode = "sync"
 
     global_steps: int
     train_dataloader: Any
 
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):
-            config.trainer.v1.trainer_mode = "sync"
+            config.trainer.v1.trainer_mode = self.mode
         super().__init__(config)
         self._settings = config.actor_rollout_ref.rollout.custom[SETTINGS_KEY]
         self._folder = RunFolder(Path(self._settings["run_folder"]))
@@ -61,6 +80,7 @@ class SearchTrainer(PPOTrainerSync):
     def on_step_begin(self) -> None:
         """A step begins with rollouts."""
         super().on_step_begin()
+        self._episodes = StepEpisodes(())
         monitor.beat("rollout")
 
     def prepare_step(self) -> dict[str, Any]:
@@ -80,11 +100,17 @@ class SearchTrainer(PPOTrainerSync):
         super().on_step_end()
         monitor.beat("metrics")
 
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        if self.use_critic:
+            self.role_worker_mapping[Role.Critic] = ray.remote(CriticWorker)
+
     def _balance_batch(self, batch: KVBatchMeta, *arguments: Any, **options: Any) -> KVBatchMeta:
         """Only live episodes go on: no estimator, loss or denominator of verl's ever sees a void one (invariant 7)."""
-        self._episodes = self._read_episodes(batch)
+        found = self._read_episodes(batch)
+        self._episodes += found
         self._check_episodes()
-        is_void = [rollout.is_void for rollout in self._episodes.rollouts]
+        is_void = [rollout.is_void for rollout in found.rollouts]
         void_keys = [key for key, void in zip(batch.keys, is_void, strict=True) if void]
         if void_keys:
             tq.kv_clear(keys=void_keys, partition_id=batch.partition_id)
@@ -125,20 +151,63 @@ class SearchTrainer(PPOTrainerSync):
         batch = super()._compute_old_log_prob(batch, metrics)
         correction.bypass_mode = bypass
         found = self._measure_agreement(batch)
-        check_agreement(found, min_pearson=settings["min_agreement_pearson"], max_gap=settings["max_agreement_gap"])
-        metrics.update(found.metrics)
-        self._is_checked = True
+        if found is not None:
+            check_agreement(found, min_pearson=settings["min_agreement_pearson"], max_gap=settings["max_agreement_gap"])
+            metrics.update(found.metrics)
+            self._is_checked = True
         return batch
 
     def _read_episodes(self, batch: KVBatchMeta) -> StepEpisodes:
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["extra_fields"])
         return step_episodes(data.pop("extra_fields").tolist())
 
-    def _measure_agreement(self, batch: KVBatchMeta) -> Agreement:
+    def _measure_agreement(self, batch: KVBatchMeta) -> Agreement | None:
+        """Over the episodes that the current weights sampled from end to end; None where there are none."""
+        tagged = zip(batch.keys, batch.tags, strict=True)
+        keys = [key for key, tag in tagged if tag["min_global_steps"] == self.global_steps - 1]
+        if not keys:
+            return None
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
-        data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=fields)
+        data = tq.kv_batch_get(keys, batch.partition_id, select_fields=fields)
         turns = torch.cat([turn_numbers(mask) for mask in data["response_mask"].unbind()])
-        return agreement(data["rollout_log_probs"].values(), data["old_log_probs"].values(), turns)
+        rollout, trainer = data["rollout_log_probs"].values(), data["old_log_probs"].values()
+        return agreement(rollout, trainer, turns) if turns.any() else None
+
+    def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's own; with adapters it leaves the wish for none on the batch, which the critic would then obey."""
+        batch = super()._compute_ref_log_prob(batch, metrics)
+        batch.extra_info.pop("no_lora_adapter", None)
+        return batch
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's own whitening of GAE leaves values outside the mask; nothing of ours does."""
+        batch = super()._compute_advantage(batch, metrics)
+        if self.use_critic:
+            data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["advantages", "response_mask"])
+            advantages = data["advantages"]
+            masked = advantages.values() * data.pop("response_mask").values()
+            data["advantages"] = torch.nested.nested_tensor_from_jagged(masked, advantages.offsets())
+            batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data)
+        return batch
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        batch = super()._update_actor(batch, metrics)
+        self._note_skipped("actor", "policy", len(batch), metrics)
+        return batch
+
+    def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        batch = super()._update_critic(batch, metrics)
+        self._note_skipped("critic", "critic", len(batch), metrics)
+        return batch
+
+    def _note_skipped(self, role: str, what: str, num_rows: int, metrics: dict[str, Any]) -> None:
+        """Count the updates that our engine skipped, and stop when there are too many in a row."""
+        actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
+        num_updates = math.ceil(num_rows / (actor.ppo_mini_batch_size * rollout.n))
+        metrics[f"{role}/skipped_updates_total"] = round(metrics.pop(f"{role}/skipped_share") * num_updates)
+        check_skipped_updates(
+            int(metrics[f"{role}/max_skipped_in_a_row"]), what=what, limit=self._settings["max_skipped_updates"]
+        )
 
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **where: Any
@@ -166,6 +235,22 @@ class SearchTrainer(PPOTrainerSync):
             raise
         cast_weights(self._folder.model(self.global_steps))
         self._folder.note_checkpoint(self.global_steps)
+
+
+class SearchTrainer(SearchSteps, PPOTrainerSync):
+    """`trainer.mode: sync`."""
+
+
+class SearchTrainerColocateAsync(SearchSteps, PPOTrainerColocateAsync):
+    """`trainer.mode: colocate_async`."""
+
+    mode = "colocate_async"
+
+
+class SearchTrainerSeparateAsync(SearchSteps, PPOTrainerSeparateAsync):
+    """`trainer.mode: separate_async`."""
+
+    mode = "separate_async"
 
 
 @dataclass(frozen=True, slots=True)

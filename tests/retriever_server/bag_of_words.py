@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from retriever_server.encoders import EncoderSpec, normalised
 from retriever_server.schema import RETRIEVER_NAMES, Passage, RetrieverName
 from retriever_server.serving import serve
+from retriever_server.settings import ClusterPlan, ServiceSettings
 
 NAME = "bag-of-words"
 PLANETS = (
@@ -74,8 +75,9 @@ if __name__ == "__main__":
     name: RetrieverName = next((word for word in RETRIEVER_NAMES if word in sys.argv), "dense")
     serve(
         Path(sys.argv[1]),
-        retriever=name,
+        ServiceSettings(retriever=name, log_requests="--log-json" in sys.argv),
         port=int(sys.argv[2]),
+        workers=2 if "--two-workers" in sys.argv else 1,
+        cluster=ClusterPlan(num_shards=2) if "--ray" in sys.argv else None,
         load_encoder=load_encoder,
-        log_requests="--log-json" in sys.argv,
     )

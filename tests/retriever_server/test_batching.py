@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from retriever_server.batching import MicroBatcher
 from retriever_server.errors import OverloadedError
 from retriever_server.schema import ScoredPassage
+from retriever_server.settings import Batching
 from tests.retriever_server.conftest import EchoRetriever
 
 
@@ -33,7 +36,8 @@ def test_everybody_gets_his_own_answers(
     retriever = EchoRetriever()
 
     async def ask() -> list[list[list[ScoredPassage]]]:
-        batcher = MicroBatcher(retriever, max_batch_queries=max_batch_queries, share_queries=share_queries)
+        bounds = Batching(max_batch_queries=max_batch_queries, share_queries=share_queries)
+        batcher = MicroBatcher(retriever, bounds)
         answers = await asyncio.gather(*(batcher.search(queries, top_k=top_k) for queries, top_k in asked))
         assert batcher.num_pending == 0
         return answers
@@ -66,7 +70,7 @@ def test_a_large_request_does_not_starve_a_small_one() -> None:
     retriever = EchoRetriever(is_open=False)
 
     async def ask() -> None:
-        batcher = MicroBatcher(retriever, max_batch_queries=64, share_queries=32)
+        batcher = MicroBatcher(retriever, Batching(max_batch_queries=64, share_queries=32))
         large = asyncio.create_task(batcher.search([f"large {n}" for n in range(1000)], top_k=1))
         await asyncio.sleep(0.05)
         small = asyncio.create_task(batcher.search(["small"], top_k=1))
@@ -84,7 +88,7 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
     retriever = EchoRetriever(is_open=False)
 
     async def ask() -> None:
-        batcher = MicroBatcher(retriever, max_batch_queries=4, max_pending_queries=10)
+        batcher = MicroBatcher(retriever, Batching(max_batch_queries=4, max_pending_queries=10))
         first = asyncio.create_task(batcher.search(["a"] * 4, top_k=1))
         await asyncio.sleep(0.05)
         second = asyncio.create_task(batcher.search(["b"] * 9, top_k=1))
@@ -105,7 +109,7 @@ def test_no_answer_by_the_deadline_is_overload() -> None:
     retriever = EchoRetriever(is_open=False)
 
     async def ask() -> None:
-        batcher = MicroBatcher(retriever, deadline_seconds=0.05)
+        batcher = MicroBatcher(retriever, Batching(deadline_seconds=0.05))
         with pytest.raises(OverloadedError, match=r"no answer within 0\.05 s"):
             await batcher.search(["a"], top_k=1)
         retriever.gate.set()
@@ -144,3 +148,132 @@ def test_a_search_that_fails_fails_for_those_who_asked_only() -> None:
         assert ids(await batcher.search(["fine"], top_k=2)) == [["fine-0", "fine-1"]]
 
     asyncio.run(ask())
+
+
+class Memory:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.pending: list[int] = []
+        self.answered: list[str] = []
+        self.sizes: list[int] = []
+
+    def on_pending(self, change: int) -> None:
+        """See Listener."""
+        self.pending.append(change)
+
+    def on_search(self, num_queries: int, seconds: float) -> None:
+        """See Listener."""
+        self.sizes.append(num_queries)
+
+    def on_answers(self, queries: Sequence[str], top_k: int, answers: list[list[ScoredPassage]]) -> None:
+        """See Listener."""
+        assert ids(answers) == [[f"{query}-{k}" for k in range(top_k)] for query in queries]
+        self.answered += queries
+
+
+def test_what_was_found_before_the_deadline_is_not_lost() -> None:
+    """Would catch a large body on a slow machine that begins anew at each retry, and so never ends."""
+    retriever, memory = EchoRetriever(), Memory()
+
+    async def ask() -> None:
+        bounds = Batching(max_batch_queries=4, deadline_seconds=0.2)
+        batcher = MicroBatcher(SlowRetriever(retriever), bounds, listener=memory)
+        with pytest.raises(OverloadedError, match=r"no answer within 0\.2 s"):
+            await batcher.search([f"q{n}" for n in range(100)], top_k=2)
+        assert batcher.num_pending == 0
+
+    asyncio.run(ask())
+    assert 0 < len(memory.answered) < 100 and memory.answered == [f"q{n}" for n in range(len(memory.answered))]
+    assert sum(memory.pending) == 0
+
+
+class SlowRetriever:
+    """Another one, and then a twentieth of a second."""
+
+    def __init__(self, retriever: EchoRetriever) -> None:
+        self._retriever = retriever
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[ScoredPassage]]:
+        """See Retriever."""
+        time.sleep(0.05)
+        return self._retriever.search(queries, top_k=top_k)
+
+
+def test_work_that_would_be_late_is_refused_at_once_but_a_small_request_is_not() -> None:
+    """Would catch requests that wait out their deadline in vain, and a single query refused behind large bodies."""
+
+    async def ask() -> None:
+        bounds = Batching(max_batch_queries=4, share_queries=2, deadline_seconds=0.5)
+        batcher = MicroBatcher(SlowRetriever(EchoRetriever()), bounds)
+        for _ in range(8):
+            await batcher.search(["to know how long a batch takes"], top_k=1)
+        large = [asyncio.create_task(batcher.search([f"{n} {m}" for m in range(60)], top_k=1)) for n in range(2)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(OverloadedError, match=r"an answer would take [12] s"):
+            await batcher.search([f"late {m}" for m in range(60)], top_k=1)
+        assert ids(await batcher.search(["small"], top_k=1)) == [["small-0"]]
+        await asyncio.gather(*large, return_exceptions=True)
+
+    asyncio.run(ask())
+
+
+def test_batches_go_side_by_side_where_others_search() -> None:
+    """Would catch replicas on other machines that are idle, because one batch waits for the other."""
+    retriever = EchoRetriever(is_open=False)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever, Batching(max_batch_queries=2, share_queries=2), num_threads=3)
+        asked = [asyncio.create_task(batcher.search([f"{n}a", f"{n}b"], top_k=1)) for n in range(4)]
+        await asyncio.sleep(0.1)
+        assert batcher.num_pending == 2
+        retriever.gate.set()
+        assert [ids(answers) for answers in await asyncio.gather(*asked)] == [
+            [[f"{n}a-0"], [f"{n}b-0"]] for n in range(4)
+        ]
+
+    asyncio.run(ask())
+
+
+class SlowEcho(EchoRetriever):
+    """Takes 40 ms a search."""
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[ScoredPassage]]:
+        """See Retriever."""
+        time.sleep(0.04)
+        return super().search(queries, top_k=top_k)
+
+
+def test_callers_who_were_answered_together_share_their_next_search() -> None:
+    """Would catch a search for the first who comes back alone, at nearly the price of the one for all."""
+    retriever = SlowEcho()
+
+    async def caller(batcher: MicroBatcher, number: int) -> None:
+        for turn in range(3):
+            await batcher.search([f"{number}, turn {turn}"], top_k=1)
+            await asyncio.sleep(0.0005 * number)
+
+    async def ask() -> None:
+        batcher = MicroBatcher(retriever)
+        await asyncio.gather(*(caller(batcher, number) for number in range(8)))
+
+    asyncio.run(ask())
+    assert [len(batch) for batch in retriever.batches] == [8, 8, 8]
+
+
+def test_nobody_waits_for_those_who_do_not_come_back() -> None:
+    """Would catch a caller who is held up because others once asked with him, or a lone one who waits for nobody."""
+    retriever = SlowEcho()
+
+    async def ask() -> list[float]:
+        batcher = MicroBatcher(retriever)
+        await asyncio.gather(*(batcher.search([f"{number}"], top_k=1) for number in range(8)))
+        seconds = []
+        for turn in range(3):
+            start = time.perf_counter()
+            await batcher.search([f"turn {turn}"], top_k=1)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    assert min(asyncio.run(ask())) < 0.06
+    assert [len(batch) for batch in retriever.batches] == [8, 1, 1, 1]

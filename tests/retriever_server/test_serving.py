@@ -22,8 +22,10 @@ from fastapi import FastAPI
 from retriever_server.encoders import Encoder
 from retriever_server.errors import IndexFolderError, RetrieverServerError, ServingError
 from retriever_server.index import build_index
+from retriever_server.process import server_config
 from retriever_server.schema import Passage
-from retriever_server.serving import serve, server_config
+from retriever_server.serving import serve
+from retriever_server.settings import ServiceSettings
 from tests.retriever_server.bag_of_words import BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
 
@@ -95,9 +97,9 @@ def test_while_loading_it_answers_503_and_can_be_stopped(planets_folder: Path) -
         assert process.wait(10) == 0
 
 
-def index_files_of(process: subprocess.Popen[str]) -> str:
+def index_files_of(pid: int) -> str:
     """The lines of its memory map that name an index; a file that is no longer in its folder says `(deleted)`."""
-    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    maps = Path(f"/proc/{pid}/maps").read_text()
     return "\n".join(line for line in maps.splitlines() if "index.faiss" in line or "passages.jsonl" in line)
 
 
@@ -111,7 +113,7 @@ def test_sighup_serves_the_folder_as_it_is_now_or_says_why_not(planets_folder: P
         build_index(write_corpus(tmp_path / "corpus.jsonl", moons), folder, BagOfWordsEncoder())
         process.send_signal(signal.SIGHUP)
         assert line_with("reloaded", process) == "reloaded: 1 passages\n"
-        assert "(deleted)" not in index_files_of(process)
+        assert "(deleted)" not in index_files_of(process.pid)
         found_after = client.post(url, json={"query": "moon Mars", "topk": 1})
         (folder / "manifest.json").unlink()
         process.send_signal(signal.SIGHUP)
@@ -226,7 +228,7 @@ def test_each_retriever_is_served_by_its_name(name: str, num_hits: int, hybrid_f
 def test_a_part_that_the_folder_lacks_is_told_before_the_model_is_loaded(name: str, planets_folder: Path) -> None:
     """Would catch a server that finds out at its first query, or falls back to another retriever."""
     with pytest.raises(IndexFolderError, match="has no bm25 part, only dense; build it again, or choose another"):
-        serve(planets_folder, retriever=name, port=0, load_encoder=must_not_load)  # type: ignore[arg-type]
+        serve(planets_folder, ServiceSettings(retriever=name), port=0, load_encoder=must_not_load)  # type: ignore[arg-type]
 
 
 def test_a_reload_opens_the_same_retriever_again(hybrid_folder: Path) -> None:

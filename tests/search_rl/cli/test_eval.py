@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from search_rl.cli.main import app
-from search_rl.evaluation.assemble import balanced, load_evaluation
+from search_rl.evaluation.assemble import balanced
+from search_rl.evaluation.result_folder import load_evaluation
 from search_rl.types import Question
 
 ROWS = [

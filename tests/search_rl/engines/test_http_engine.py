@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from search_rl.engines.base import Generation, Sampling
+from search_rl.engines.endpoint import Endpoint
 from search_rl.engines.http_engine import HttpEngine
 from search_rl.errors import EngineError
 
@@ -21,7 +22,8 @@ def generate(handler: Any, url: str = "http://engine") -> Generation:
 
     async def ask() -> Generation:
         transport = httpx.MockTransport(handler)
-        async with HttpEngine(url, "policy", Sampling(0.7, seed=3), transport=transport) as engine:
+        async with Endpoint(url, transport=transport, max_attempts=2, backoff_seconds=0.0) as endpoint:
+            engine = HttpEngine(endpoint, "policy", Sampling(0.7, seed=3))
             return await engine.generate((1, 2), max_tokens=9, stop=("</search>",), request_id="q/0")
 
     return asyncio.run(ask())

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from search_rl.agent.episode import Limits
+from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.protocols import protocol_named
 from search_rl.engines.base import Generation
 from search_rl.evaluation.runner import Evaluation, evaluate
 from search_rl.search import Searcher
-from search_rl.types import Question, Rollout
+from search_rl.types import Question, Rollout, Trajectory
 from tests.search_rl.conftest import ByteCodec, FixedSearcher
 
 LIMITS = Limits(
@@ -58,6 +60,11 @@ class ReplyingEngine:
         return Generation(token_ids, (-0.5,) * len(token_ids))
 
 
+async def run_episode_of(question: Question, **parts: Any) -> Trajectory:
+    """The agent's episode, named to the engine by the question."""
+    return await run_episode(question, request_id=question.key, **parts)
+
+
 def ask(identifier: str, answer: str, kind: str = "one_hop") -> Question:
     """A question of the data set "demo"."""
     return Question(identifier, f"what is {identifier}?", (answer,), "demo", kind)
@@ -79,11 +86,14 @@ def run(codec: ByteCodec, searcher: FixedSearcher, tmp_path: Path) -> Run:
         return asyncio.run(
             evaluate(
                 questions,
-                engine=engine,
-                searcher=searcher,
-                codec=codec,
-                protocol=protocol_named("short"),
-                limits=LIMITS,
+                ask=partial(
+                    run_episode_of,
+                    engine=engine,
+                    searcher=searcher,
+                    codec=codec,
+                    protocol=protocol_named("short"),
+                    limits=LIMITS,
+                ),
                 concurrency=concurrency,
                 out_path=out_path,
                 on_done=on_done,

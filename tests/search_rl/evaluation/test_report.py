@@ -88,6 +88,7 @@ def test_figures_by_kind(before: Stage) -> None:
         "max_tokens": 0,
         "malformed": 1,
         "search_failed": 0,
+        "engine_failed": 0,
     }
     assert every.exact_match.n == 4
 
@@ -128,9 +129,11 @@ def test_a_thousandth_may_fail(before: Stage, run: Run, codec: ByteCodec, tmp_pa
     """A bound off by one: 1 of 1000 is allowed, 1 of 999 is not."""
     engine = ReplyingEngine(codec, {QUESTIONS[0].key: [SEARCH.format("x")]})
     failed = run(QUESTIONS[:1], engine, searcher=FixedSearcher(error="down"), out_path=tmp_path / "x.jsonl").rollouts
-    good = before.evaluation.rollouts[:1]
-    assert summarise(Evaluation(failed + good * 999, 1.0)).is_valid
-    assert not summarise(Evaluation(failed + good * 998, 1.0)).is_valid
+    (bad,), (good,) = failed, before.evaluation.rollouts[:1]
+    summary = summarise(Evaluation([bad, *[good] * 999], 1.0))
+    assert summary.is_valid
+    assert summary.headline.startswith("1 of 1000 questions failed and count as wrong: exact match 0.999 ")
+    assert not summarise(Evaluation([bad, *[good] * 998], 1.0)).is_valid
 
 
 def test_questions_without_a_kind_go_by_data_set(run: Run, codec: ByteCodec) -> None:

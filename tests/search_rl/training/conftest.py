@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -21,7 +22,7 @@ import pytest
 from search_rl import records
 from search_rl.agent.protocols import PROTOCOLS
 from search_rl.codec import load_codec
-from search_rl.datasets.questions import QuestionRow, read_questions, write_questions
+from search_rl.datasets.questions import QuestionRow, write_questions
 from search_rl.models import export_tiny
 from search_rl.training.run_folder import RunFolder
 from search_rl.types import Question, Rollout
@@ -174,27 +175,41 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 
 @pytest.fixture(scope="session")
 def searching_model(workspace: Workspace) -> Path:
-    """A checkpoint that searches in its first turn, whatever is asked: the tiny model, taught by heart."""
+    """A checkpoint that searches in its first turn, whatever is asked: what it says next depends on the last token."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     source, out = workspace.folder / "tiny", workspace.folder / "searching"
     shutil.copytree(source, out)
-    codec, protocol = load_codec(source), PROTOCOLS["short"]
-    reply = codec.encode("<search>the capital</search>")
-    questions = [row.question for row in read_questions(workspace.folder / "train.parquet").rows]
-    texts = [torch.tensor([*protocol.prompt_ids(codec, question), *reply]) for question in questions]
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(300):
-        hidden = [model.model(input_ids=ids[None])[0][0, -len(reply) - 1 : -1] for ids in texts[:4]]
-        logits = model.lm_head(torch.cat(hidden))
-        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(reply * len(hidden)))
-        if loss < 0.02:
-            break
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert loss < 0.02
+    codec, question = load_codec(source), Question("1", "?", (), "toy")
+    chain = [PROTOCOLS["short"].prompt_ids(codec, question)[-1], *codec.encode("<search>the capital</search>")]
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source, tie_word_embeddings=False))
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.lm_head.weight.zero_()
+        for last, following in dict(pairwise(chain)).items():
+            embedding = model.model.embed_tokens.weight[last]
+            model.lm_head.weight[following] += 3 * embedding / embedding.norm()
     model.to(torch.bfloat16).save_pretrained(out)
     return out
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    export_tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def process_group() -> Iterator[None]:
+    import torch
+    from verl.utils.net_utils import get_free_port
+
+    port, _ = get_free_port("127.0.0.1")
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
+    torch.distributed.init_process_group("cpu:gloo")
+    yield
+    torch.distributed.destroy_process_group()

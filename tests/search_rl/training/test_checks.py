@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from search_rl.errors import EngineError, TrainingError
-from search_rl.training.checks import agreement, check_agreement, check_void_share, turn_numbers
+from search_rl.training.checks import agreement, check_agreement, check_skipped_updates, check_void_share, turn_numbers
 from search_rl.types import Answer, Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory, Turn
 
 _FAILURES = {StopReason.SEARCH_FAILED: "retriever at http://x failed"}
@@ -43,6 +43,13 @@ def test_step_without_a_live_episode_stops_whatever_the_limit() -> None:
     """Would catch an update on nothing: a loss of zero over zero tokens."""
     with pytest.raises(TrainingError, match="100% of the episodes of step 1 are void"):
         check_void_share(rollouts(StopReason.SEARCH_FAILED), step=1, max_share=1.0)
+
+
+def test_skipped_updates_stop_the_run_at_the_limit() -> None:
+    """Would catch a run that goes on for days without a step, and one that stops a skip too early."""
+    check_skipped_updates(2, what="policy", limit=3)
+    with pytest.raises(TrainingError, match=r"3 updates of the policy in a row .*max_skipped_updates=3"):
+        check_skipped_updates(3, what="policy", limit=3)
 
 
 def test_agreement_looks_at_policy_tokens_alone() -> None:

@@ -1,0 +1,82 @@
+"""What an algorithm and a mode need of the rest of the config, told before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+
+from search_rl.config import Config
+from search_rl.config_algorithm import GROUP_ESTIMATORS
+from search_rl.errors import ConfigError
+
+
+def check_requirements(config: Config) -> None:
+    """Raises ConfigError with the first key that does not fit another, and what would."""
+    for fault in (*_algorithm_faults(config), *_correction_faults(config), *_mode_faults(config)):
+        raise ConfigError(fault)
+
+
+def check_installed(config: Config) -> None:
+    """Raises ConfigError for a package that the algorithm needs where the run starts."""
+    on_gpu = config.hardware.platform == "gpu"
+    if on_gpu and config.algorithm.estimator == "gae" and importlib.util.find_spec("flash_attn") is None:
+        raise ConfigError(
+            "algorithm.estimator=gae: on GPUs verl 0.9.1 builds the critic with flash attention alone: install "
+            "flash-attn, or take an algorithm without a critic"
+        )
+
+
+def _algorithm_faults(config: Config) -> Iterator[str]:
+    algorithm, samples = config.algorithm, config.rollout.samples_per_prompt
+    if samples < 2 and algorithm.estimator in GROUP_ESTIMATORS:
+        yield (
+            f"algorithm.estimator={algorithm.estimator} compares the answers to one question: "
+            f"rollout.samples_per_prompt={samples} must be at least 2"
+        )
+    if samples < 2 and algorithm.dynamic_sampling:
+        yield f"algorithm.dynamic_sampling needs rollout.samples_per_prompt of at least 2, got {samples}"
+    if config.model.lora_rank and config.trainer.mode == "separate_async":
+        yield (
+            f"model.lora_rank={config.model.lora_rank} with trainer.mode=separate_async: verl 0.9.1 would send the "
+            f"weights without the adapters; take mode sync or colocate_async, or lora_rank: 0"
+        )
+
+
+def _correction_faults(config: Config) -> Iterator[str]:
+    algorithm, mode = config.algorithm, config.trainer.mode
+    if algorithm.loss == "gspo" and not algorithm.recompute_old_logprobs:
+        yield (
+            "algorithm.loss=gspo clips ratios that differ from 1 by less than sampler and trainer do: it needs "
+            "algorithm.recompute_old_logprobs: true"
+        )
+    if algorithm.importance_weights != "none" and not algorithm.recompute_old_logprobs:
+        yield (
+            f"algorithm.importance_weights={algorithm.importance_weights} needs algorithm.recompute_old_logprobs: "
+            f"true; with false the ratio in the loss is to the policy that sampled, and corrects by itself"
+        )
+    if mode != "sync" and algorithm.recompute_old_logprobs and algorithm.importance_weights == "none":
+        yield (
+            f"trainer.mode={mode} trains on samples of older policies and needs a correction: set "
+            f"algorithm.importance_weights: token, or algorithm.recompute_old_logprobs: false"
+        )
+
+
+def _mode_faults(config: Config) -> Iterator[str]:
+    hardware, mode = config.hardware, config.trainer.mode
+    pool = {
+        "hardware.rollout_nodes": hardware.rollout_nodes,
+        "hardware.rollout_gpus_per_node": hardware.rollout_gpus_per_node,
+    }
+    if mode != "separate_async":
+        for key, value in pool.items():
+            if value:
+                yield f"{key}={value} is for trainer.mode=separate_async alone, and the mode is {mode}"
+        return
+    if hardware.platform == "cpu":
+        yield (
+            "trainer.mode=separate_async samples on devices of its own and moves weights there over NCCL; "
+            "hardware.platform=cpu has one device: take mode sync or colocate_async"
+        )
+    for key, value in pool.items():
+        if not value:
+            yield f"trainer.mode=separate_async needs devices to sample on: set {key} to at least 1"

@@ -1,0 +1,134 @@
+"""The throughput bench: what its figures are of, and both servers as processes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import faiss
+import httpx
+import orjson
+import pytest
+from fastapi import FastAPI, Response
+from typer.testing import CliRunner
+
+from retriever_server.app import create_app
+from retriever_server.bench.load import Load, LoadSpec, run_load
+from retriever_server.bench.queries import encode_all
+from retriever_server.bench.reference import reference_app
+from retriever_server.bench.synthetic import SyntheticEncoder, synthetic_queries, write_synthetic_index
+from retriever_server.bench.throughput import percentile
+from retriever_server.errors import BenchError
+from retriever_server.opening import open_retriever
+from retriever_server.store import PassageStore
+from search_rl.cli.bench import app
+from tests.retriever_server.conftest import post
+
+
+def counting_app(seen: list[int], *, failing_every: int = 0, seconds: float = 0.005) -> FastAPI:
+    """Answers after some milliseconds; the sizes of the bodies go to `seen`, each n-th request fails."""
+    counting = FastAPI()
+
+    @counting.post("/retrieve")
+    async def retrieve(body: dict[str, list[str] | int | bool]) -> Response:
+        queries = body["queries"]
+        assert isinstance(queries, list)
+        seen.append(len(queries))
+        is_failing = failing_every > 0 and len(seen) % failing_every == 0
+        await asyncio.sleep(seconds)
+        return Response(status_code=500 if is_failing else 200)
+
+    return counting
+
+
+def test_every_request_is_counted_once() -> None:
+    """Would catch warm-up requests in the figures, failures that make a server look fast, or a lost latency."""
+    seen: list[int] = []
+    spec = LoadSpec("http://test", Load(concurrency=3, batch=4), ("a", "b", "c"), top_k=3, seconds=0.2)
+    result = asyncio.run(run_load(spec, httpx.ASGITransport(counting_app(seen, failing_every=5))))
+    assert set(seen) == {4}
+    assert len(result.latencies_seconds) + result.num_failed + result.num_warm_up_requests == len(seen)
+    assert result.num_failed == pytest.approx(len(seen) / 5, abs=1.01)
+    assert min(result.latencies_seconds) >= 0.005
+    assert list(result.latencies_seconds) == sorted(result.latencies_seconds)
+    assert 0.2 <= result.seconds < 0.5
+
+
+def test_percentiles_are_of_values_that_occurred() -> None:
+    """Would catch a p99 that is the p98, or an index past the end."""
+    assert [percentile(range(1, 101), percent) for percent in (50, 95, 99, 100)] == [50, 95, 99, 100]
+    assert percentile([7.0], 99) == 7.0
+
+
+def test_both_servers_find_the_same(tmp_path: Path) -> None:
+    """Would catch a plain server that is fast because it does less, or other passages from the same index."""
+    write_synthetic_index(tmp_path / "index", num_passages=200, dimension=16)
+    service = create_app(open_retriever(tmp_path / "index", load_encoder=lambda name: SyntheticEncoder(16))[0])
+    store = PassageStore(tmp_path / "index")
+    documents = [{"id": passage.id, "contents": passage.contents} for passage in store]
+    reference = reference_app(
+        faiss.read_index(str(tmp_path / "index" / "index.faiss")), documents, SyntheticEncoder(16)
+    )
+    body = {"queries": synthetic_queries(5), "topk": 4, "return_scores": True}
+    found = [post(server, body)[0].json()["result"] for server in (service, reference)]
+    ids = [[[hit["document"]["id"] for hit in hits] for hits in answers] for answers in found]
+    assert ids[0] == ids[1]
+    assert [[len(hits) for hits in answers] for answers in found] == [[4] * 5] * 2
+    scores = [[hit["score"] for hits in answers for hit in hits] for answers in found]
+    assert scores[0] == pytest.approx(scores[1], abs=2e-6)
+
+
+def test_a_synthetic_index_is_the_same_each_time(tmp_path: Path) -> None:
+    """Would catch figures of two runs that are of different data."""
+    for name in ("one", "two"):
+        write_synthetic_index(tmp_path / name, num_passages=30, dimension=8)
+    files = [(tmp_path / name / "index.faiss").read_bytes() for name in ("one", "two")]
+    assert files[0] == files[1]
+    queries = synthetic_queries(300)
+    assert len(set(queries)) == 300 and queries == synthetic_queries(300)
+    assert len(encode_all([*queries, *queries], SyntheticEncoder(8)).texts) == 300
+
+
+@pytest.mark.parametrize("load", ["", "64", "64x", "0x1", "1x0", "1025x1", "1x4097", "1x1;2x2", "1x-1"])
+def test_a_load_that_is_none_is_told(load: str) -> None:
+    """Would catch a measurement of nothing, or one that the service refuses."""
+    result = CliRunner().invoke(app, ["retrieval", "--load", load])
+    assert result.exit_code == 2 and "clients x queries" in " ".join(result.stderr.split())
+
+
+def test_a_synthetic_index_without_an_encoder_encodes_nothing(tmp_path: Path) -> None:
+    """Would catch a run that says it measured an encoder and did not."""
+    synthetic = tmp_path / "index"
+    write_synthetic_index(synthetic, num_passages=5, dimension=8)
+    result = CliRunner().invoke(app, ["retrieval", "--index", str(synthetic), "--encode"])
+    assert isinstance(result.exception, BenchError) and "synthetic" in str(result.exception)
+
+
+@pytest.mark.engine
+def test_the_whole_bench_runs(tmp_path: Path) -> None:
+    """Would catch a server that does not start, figures that do not reach the files, or processes left behind."""
+    arguments = ["--passages", "300", "--dimension", "16", "--load", "1x1,8x4", "--seconds", "0.3"]
+    result = CliRunner().invoke(app, ["retrieval", *arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    found = orjson.loads((tmp_path / "retrieval.json").read_bytes())
+    for name in ("service", "reference"):
+        points = found[name]["points"]
+        assert [(point["load"]["concurrency"], point["load"]["batch"]) for point in points] == [(1, 1), (8, 4)]
+        assert all(point["num_failed"] == 0 and point["num_queries"] > 0 for point in points)
+        assert all(0 < point["p50_seconds"] <= point["p95_seconds"] <= point["p99_seconds"] for point in points)
+    assert found["speed_up"]["8x4"] == pytest.approx(
+        found["service"]["points"][1]["queries_per_second"] / found["reference"]["points"][1]["queries_per_second"]
+    )
+    assert (tmp_path / "retrieval.png").read_bytes().startswith(b"\x89PNG")
+    assert "service 8x4" in result.stdout and "reference 1x1" in result.stdout
+
+
+@pytest.mark.engine
+def test_the_whole_soak_runs(tmp_path: Path) -> None:
+    """Would catch a soak that ends well without having asked, or that cannot be stopped."""
+    arguments = ["--passages", "300", "--dimension", "16", "--minutes", "0.05", "--clients", "8"]
+    result = CliRunner().invoke(app, ["soak", *arguments, "--out", str(tmp_path)])
+    found = orjson.loads((tmp_path / "soak.json").read_bytes())
+    assert found["result"]["num_wrong"] == 0 and found["result"]["num_queries"] > 0
+    assert found["result"]["statuses"] == {} and len(found["samples"]) > 5
+    assert "0 wrong" in result.stdout

@@ -1,0 +1,42 @@
+"""The service against its own description: what it allows, or nearly allows, is answered as it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import negative_data_rejection
+
+from retriever_server.app import create_app
+from tests.retriever_server.conftest import EchoRetriever
+
+# A 503 may be right, and values are read as leniently as the reference server reads them (1 is true).
+_DELIBERATE: list[Any] = [not_a_server_error, negative_data_rejection]
+# With everything that it can have, but a token.
+schema = schemathesis.openapi.from_asgi(
+    "/openapi.json", create_app(EchoRetriever(), open_again=lambda: (EchoRetriever(), None))
+)
+
+
+@schema.parametrize()
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+def test_any_request_is_answered_as_described(case: Case[Any]) -> None:
+    """Would catch a 500, a status or a body that the description does not know, and NaN in JSON."""
+    response = case.call()
+    assert response.status_code < 500 or response.status_code == 503
+    if response.headers.get("content-type") == ["application/json"]:
+        json.loads(response.content, parse_constant=pytest.fail)
+    case.validate_response(response, excluded_checks=_DELIBERATE)
+
+
+def test_the_description_names_every_status_that_a_client_can_get(planets_app: FastAPI) -> None:
+    """Would catch a description that knows 200 and 422 alone, so that generated clients take a 503 for a fault."""
+    responses = planets_app.openapi()["paths"]["/retrieve"]["post"]["responses"]
+    assert sorted(responses) == ["200", "400", "401", "413", "422", "500", "503"]
+    assert "429" not in json.dumps(planets_app.openapi()["paths"])

@@ -1,0 +1,57 @@
+"""What the agent loop adds to an episode: the penalty for length, and the end of an interrupted generation."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_rl.types import (
+    Answer,
+    Observation,
+    Origin,
+    Question,
+    Reward,
+    Search,
+    SearchResult,
+    Segment,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+from tests.search_rl.conftest import ByteCodec
+
+pytestmark = pytest.mark.engine
+
+
+def trajectory(num_policy_tokens: int, num_retrieved_tokens: int) -> Trajectory:
+    searched = Turn(
+        Segment(Origin.POLICY, (1,) * (num_policy_tokens - 1), (-1.0,) * (num_policy_tokens - 1)),
+        "",
+        Search("q"),
+        Observation("o", (SearchResult("q", ()),)),
+        Segment(Origin.ENVIRONMENT, (2,) * num_retrieved_tokens),
+    )
+    answered = Turn(Segment(Origin.POLICY, (1,), (-1.0,)), "", Answer("x"))
+    prompt = Segment(Origin.PROMPT, (9,))
+    return Trajectory(Question("1", "?", ("x",), "toy"), prompt, (searched, answered), StopReason.ANSWERED)
+
+
+def test_overlong_counts_what_the_policy_wrote() -> None:
+    """Would catch verl's count of retrieved tokens: 90 of its own are half of the buffer, 300 read ones are nothing."""
+    from search_rl.training.agent_loop import shaped
+
+    bounds = {"limit_tokens": 100, "buffer_tokens": 20}
+    reward = shaped(Reward(1.0, {"exact_match": 1.0}), trajectory(90, 300), weight=2.0, **bounds)
+    assert reward == Reward(0.0, {"exact_match": 1.0, "overlong": -0.5})
+    assert shaped(Reward(1.0), trajectory(90, 300), weight=0.0, **bounds) == Reward(1.0)
+
+
+def test_interrupted_generation_ends_with_its_stop_string(codec: ByteCodec) -> None:
+    """Would catch a turn that runs on past its closing tag because new weights came in the middle of the tag."""
+    from search_rl.engines.base import length_to_stop
+
+    whole = codec.encode("<search>capital of France</search>")
+    ids = (*whole, *codec.encode("\n\nParis is the capital"))
+    stop = ("</search>", "</answer>")
+    assert length_to_stop(ids, stop, codec.decode) == len(whole)
+    assert length_to_stop(whole, stop, codec.decode) == len(whole)
+    assert length_to_stop(whole[:-1], stop, codec.decode) == len(whole) - 1

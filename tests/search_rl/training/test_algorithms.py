@@ -1,0 +1,137 @@
+"""Algorithms by name, two steps each, every part real. One start covers what differs in kind; --algorithms runs all.
+
+The rewards of the tiny model are equal, so it gets one that differs between siblings.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from search_rl.config_algorithm import AlgorithmName
+from search_rl.training.run_folder import read_metrics
+
+pytestmark = pytest.mark.engine
+REWARD = "def parity(trajectory):\n    return float(trajectory.response_ids[0] % 2)\n"
+KL = "algorithm.kl_coefficient=0.01"
+ADAPTERS = ("model.lora_rank=8", "optimizer.learning_rate=1.0e-2")
+ASYNC = "trainer.mode=colocate_async"
+WEIGHTS = "algorithm.importance_weights=token"
+DAPO = "algorithm.name=dapo"
+EVERY_TIME = {
+    "ppo with all that differs in kind": (
+        *("algorithm.name=ppo", KL, ASYNC, WEIGHTS, *ADAPTERS),
+        *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0"),
+    ),
+}
+ON_DEMAND = {
+    "ppo with KL in the reward": ("algorithm.name=ppo", KL),
+    "dapo, async, adapters": (DAPO, "algorithm.recompute_old_logprobs=false", ASYNC, *ADAPTERS),
+    **{str(name): (f"algorithm.name={name}",) for name in get_args(AlgorithmName) if name != "ppo"},
+    "grpo with KL in the loss, adapters": ("algorithm.name=grpo", KL, *ADAPTERS),
+    "grpo, async, importance weights": (ASYNC, WEIGHTS),
+    "reinforce++ with KL in the reward": ("algorithm.name=reinforce++", KL),
+    "reinforce++_baseline with KL in the loss": ("algorithm.name=reinforce++_baseline", KL),
+    "rloo, two mini-batches": ("algorithm.name=rloo", "optimizer.mini_batch_prompts=2"),
+}
+RUNS = [
+    *(pytest.param(overrides, id=name) for name, overrides in EVERY_TIME.items()),
+    *(pytest.param(overrides, id=name, marks=pytest.mark.algorithms) for name, overrides in ON_DEMAND.items()),
+]
+
+
+@pytest.fixture(scope="module")
+def rewards(workspace: Any) -> Iterator[Path]:
+    (workspace.folder / "algorithm_rewards.py").write_text(REWARD)
+    yield workspace.folder
+
+
+def train(workspace: Any, name: str, overrides: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    settings = (
+        *(f"run.name={name}", "trainer.total_steps=2", "trainer.save_every_steps=2"),
+        *("reward={algorithm_rewards:parity: 1.0}", *overrides),
+    )
+    command = [sys.executable, "-m", "search_rl.cli.main", "train", str(workspace.config)]
+    path = os.pathsep.join([str(workspace.folder), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [*command, *(part for setting in settings for part in ("--set", setting))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def moved_weights(workspace: Any, export: Path) -> set[str]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+        for folder in (workspace.folder / "tiny", export)
+    )
+    assert before.keys() == after.keys()
+    return {name for name in before if not torch.equal(before[name].bfloat16(), after[name].bfloat16())}
+
+
+@pytest.mark.parametrize("overrides", RUNS)
+def test_two_steps_of_the_algorithm(
+    workspace: Any, rewards: Path, overrides: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
+    """Would catch an algorithm that does not start, does not learn, or whose figures are no numbers."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.callspec.id)
+    done = train(workspace, name, overrides)
+    assert done.returncode == 0, done.stderr
+    folder = replace(workspace, name=name).run_folder
+    rows = read_metrics(folder.root / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert [key for key, value in row.items() if not isinstance(value, int | float) or not isfinite(value)] == []
+        assert row["actor/skipped_updates_total"] == 0
+        assert row["actor/grad_norm"] > 0
+    assert rows[0]["agreement/pearson"] >= 0.99
+    assert moved_weights(workspace, folder.export)
+    check_pieces(rows, overrides)
+
+
+def check_pieces(rows: list[dict[str, Any]], overrides: tuple[str, ...]) -> None:
+    """The pieces of the algorithm ran, by the metrics that nothing else writes."""
+    given = set(overrides)
+    wanted = {
+        "algorithm.name=ppo": "critic/max_skipped_in_a_row",
+        DAPO: "reward/overlong",
+        WEIGHTS: "rollout_corr/rollout_is_mean",
+    }
+    for override, metric in wanted.items():
+        assert override not in given or all(metric in row for row in rows), metric
+    if KL in given:
+        assert all({"actor/kl_loss", "actor/reward_kl_penalty"} & row.keys() for row in rows)
+        assert abs(rows[0].get("actor/kl_loss", 0.0)) < 1e-3, "the policy is its own reference at first"
+    if {DAPO, "algorithm.dynamic_sampling=true"} & given:
+        assert all(row["group/mixed_share"] == 1.0 for row in rows)
+
+
+@pytest.mark.algorithms
+def test_questions_that_teach_nothing_end_dynamic_sampling(workspace: Any, rewards: Path) -> None:
+    """Would catch a run that samples for ever: no question of this workspace is ever answered right."""
+    overrides = (DAPO, "reward={exact_match: 1.0}", "algorithm.overlong_penalty=0")
+    done = train(workspace, "hopeless", (*overrides, "algorithm.max_generation_batches=2"))
+    assert done.returncode == 2
+    assert "dynamic sampling found 0 questions with different rewards among" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.algorithms
+def test_weights_that_blow_up_end_the_run(workspace: Any, rewards: Path) -> None:
+    """Would catch a run that goes on without a step, or on weights that are no numbers."""
+    done = train(workspace, "blown", ("optimizer.learning_rate=1.0e+30", "trainer.max_skipped_updates=1"))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()[-1]) < 1000

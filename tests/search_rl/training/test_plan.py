@@ -1,0 +1,134 @@
+"""What a run needs, against sizes that were counted by hand and against the presets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from search_rl.cli.main import app
+from search_rl.config import Config, load_config
+from search_rl.errors import ConfigError, ModelError
+from search_rl.training.plan import GIB, ModelShape, plan, read_shape
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+QWEN: dict[str, dict[str, Any]] = {  # as published in the config.json of each
+    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+    "3B": {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16},
+    "7B": {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "vocab_size": 152064,
+    },
+}
+PRESETS = {
+    "qwen2.5-1.5b-lora-1x24gb.yaml": "1.5B",
+    "qwen2.5-3b-grpo-1x80gb.yaml": "3B",
+    "qwen2.5-3b-grpo-8gpu.yaml": "3B",
+    "qwen2.5-7b-grpo-8x80gb.yaml": "7B",
+}
+
+
+def shape_of(size: str, folder: Path) -> ModelShape:
+    """The shape of a Qwen2.5 whose folder holds its config alone."""
+    defaults = {"model_type": "qwen2", "vocab_size": 151936, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(defaults | QWEN[size]))
+    return read_shape(str(folder))
+
+
+@pytest.mark.parametrize(("size", "billions"), [("1.5B", 1.544), ("3B", 3.086), ("7B", 7.616)])
+def test_shape_has_the_published_number_of_parameters(size: str, billions: float, tmp_path: Path) -> None:
+    """Tied embeddings counted twice, or a cache of all heads where keys are shared."""
+    shape = shape_of(size, tmp_path)
+    assert shape.num_parameters / 1e9 == pytest.approx(billions, abs=0.001)
+    heads = {"1.5B": 28 * 2, "3B": 36 * 2, "7B": 28 * 4}[size]
+    assert shape.cache_bytes_per_token == 2 * 2 * heads * 128
+
+
+def config_of(name: str, *overrides: str) -> Config:
+    return load_config(CONFIGS / name, overrides)
+
+
+@pytest.mark.parametrize(("name", "size"), PRESETS.items())
+def test_presets_fit_the_hardware_that_they_name(name: str, size: str, tmp_path: Path) -> None:
+    """A preset that runs out of memory at its first update."""
+    config = config_of(name)
+    memory_gib = config.hardware.memory_gib
+    assert memory_gib is not None
+    plan(config, shape_of(size, tmp_path), memory_bytes=int(memory_gib * GIB)).check()
+
+
+def test_seven_billion_in_full_do_not_fit_one_card(tmp_path: Path) -> None:
+    """A run that is let go and dies after minutes of loading; the key to change is named."""
+    config = config_of("qwen2.5-7b-grpo-8x80gb.yaml", "hardware.gpus_per_node=1")
+    made = plan(config, shape_of("7B", tmp_path), memory_bytes=79 * GIB)
+    with pytest.raises(
+        ConfigError, match=r"the update needs about 1\d\d.\d GiB a device, which has 79.0: most of it is"
+    ):
+        made.check()
+
+
+def test_vllm_share_must_hold_the_weights_and_one_episode(tmp_path: Path) -> None:
+    """An engine that finds no room for its cache, told in its own words a minute later."""
+    config = config_of("qwen2.5-7b-grpo-8x80gb.yaml", "rollout.gpu_memory_share=0.15")
+    with pytest.raises(ConfigError, match=r"0.15 of 79 GiB is 11.8 GiB: vLLM needs 15.5"):
+        plan(config, shape_of("7B", tmp_path), memory_bytes=79 * GIB)
+
+
+def test_trainer_state_by_hand(tmp_path: Path) -> None:
+    """Bytes a parameter: 4 of masters, 4 of gradients, 8 of Adam, over eight devices; no gradients in the rollout."""
+    shape = shape_of("3B", tmp_path)
+    made = plan(config_of("qwen2.5-3b-grpo-8gpu.yaml"), shape, memory_bytes=79 * GIB)
+    sizes = {demand.name: demand.num_bytes for demand in made.update}
+    assert sizes["fp32 masters"] == sizes["gradients"] == sizes["Adam's moments"] // 2 == shape.num_parameters // 2
+    assert sizes["logits"] == 10 * 151936 * 16384
+    assert {demand.name for demand in made.rollout} == {
+        "fp32 masters",
+        "Adam's moments",
+        "the reference policy",
+        "vLLM's share",
+    }
+    assert made.episodes_per_step == 512 * 5
+
+
+def test_steps_an_hour_come_from_a_measured_run(tmp_path: Path) -> None:
+    """A rate that is made up, or that forgets that the planned step is larger."""
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"timing_s/step": {seconds}}}\n' for seconds in (90, 30, 36)))
+    (tmp_path / "config.json").write_text('{"rollout": {"prompts_per_step": 8, "samples_per_prompt": 4}}')
+    shape = ModelShape(134_515_008, 30, 576, 49152, 23040)
+    made = plan(config_of("demo.yaml"), shape, measured=tmp_path)
+    assert made.steps_per_hour == pytest.approx(3600 / (36 * 64 / 32))
+    with pytest.raises(ConfigError, match="no metrics in"):
+        plan(config_of("demo.yaml"), shape, measured=tmp_path / "none")
+
+
+def test_demo_is_planned_near_what_it_was_measured_to_take(tmp_path: Path) -> None:
+    """A formula that forgets the dozen processes beside the trainer: 12.9 GiB were measured at the first steps."""
+    shape = ModelShape(134_515_008, 30, 576, 49152, 23040)
+    made = plan(config_of("demo.yaml"), shape, memory_bytes=24 * GIB)
+    assert 12 * GIB < made.peak_bytes < 14 * GIB
+
+
+def test_command_prints_the_table_and_refuses_what_cannot_fit(tmp_path: Path) -> None:
+    """Options that do not reach the plan, and a refusal with exit code 0."""
+    shape_of("3B", tmp_path)
+    arguments = ["plan", str(CONFIGS / "qwen2.5-3b-grpo-8gpu.yaml"), "--set", f"model.path={tmp_path}"]
+    fits = CliRunner().invoke(app, [*arguments, "--memory-gib", "79"])
+    assert fits.exit_code == 0, fits.output
+    assert "2,560 episodes" in fits.output
+    refused = CliRunner().invoke(app, [*arguments, "--memory-gib", "30"])
+    assert refused.exit_code == 2
+    assert "optimizer.micro_batch_tokens" in refused.output
+
+
+def test_model_without_a_config_is_named(tmp_path: Path) -> None:
+    """A traceback of transformers for a mistyped path."""
+    with pytest.raises(ModelError, match=r"no model config in .*; a folder with its config.json is enough"):
+        read_shape(str(tmp_path / "none"))
