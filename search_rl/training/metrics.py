@@ -13,7 +13,7 @@ from search_rl.engines.base import length_to_stop
 from search_rl.types import Malformed, Rollout, Search, StopReason, Trajectory, Turn
 
 _ACTION = re.compile(r"<(?:search|answer|tool_call)>")
-_LIVE_STOPS = tuple(reason for reason in StopReason if reason is not StopReason.SEARCH_FAILED)
+_LIVE_STOPS = (StopReason.ANSWERED, StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.MALFORMED)
 
 
 def step_metrics(

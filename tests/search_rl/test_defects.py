@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,14 @@ def test_d03_every_turn_of_an_evaluation_is_greedy(tmp_path: Path) -> None:
         async with HttpEngine("http://e", "m", GREEDY, transport=httpx.MockTransport(handler)) as engine:
             evaluation = await evaluate(
                 questions,
-                engine=engine,
-                searcher=searcher,
-                codec=CODEC,
-                protocol=dataclasses.replace(PROTOCOL, instructions="Search, then answer."),
-                limits=LIMITS,
+                ask=partial(
+                    run_episode,
+                    engine=engine,
+                    searcher=searcher,
+                    codec=CODEC,
+                    protocol=dataclasses.replace(PROTOCOL, instructions="Search, then answer."),
+                    limits=LIMITS,
+                ),
                 concurrency=2,
                 out_path=tmp_path / "episodes.jsonl",
             )

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +178,14 @@ def test_d15_an_evaluation_talks_as_training_did(path: Path, override: str, tmp_
     evaluation = asyncio.run(
         evaluate(
             [QUESTION],
-            engine=ScriptedEngine(script, codec),
-            searcher=searcher,
-            codec=codec,
-            protocol=protocol_for(codec, **setup.agent.conversation),
-            limits=setup.limits,
+            ask=partial(
+                run_episode,
+                engine=ScriptedEngine(script, codec),
+                searcher=searcher,
+                codec=codec,
+                protocol=protocol_for(codec, **setup.agent.conversation),
+                limits=setup.limits,
+            ),
             concurrency=1,
             out_path=tmp_path / "episodes.jsonl",
         )
