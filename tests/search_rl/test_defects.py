@@ -16,6 +16,7 @@ import pytest
 from search_rl.agent.episode import MIN_TURN_TOKENS, run_episode
 from search_rl.agent.protocols import STOP
 from search_rl.engines.base import Generation
+from search_rl.engines.endpoint import Endpoint
 from search_rl.engines.http_engine import HttpEngine
 from search_rl.errors import DataError
 from search_rl.evaluation.assemble import GREEDY
@@ -100,17 +101,18 @@ def test_d03_every_turn_of_an_evaluation_is_greedy(tmp_path: Path) -> None:
     async def run() -> list[StopReason]:
         questions = [Question(name, f"{name} one", ("Paris",), "demo") for name in scripts]
         searcher = FixedSearcher((hit("Paris", "Paris is a city."),))
-        async with HttpEngine("http://e", "m", GREEDY, transport=httpx.MockTransport(handler)) as engine:
+        async with Endpoint("http://e", transport=httpx.MockTransport(handler)) as endpoint:
+            ask = partial(
+                run_episode,
+                engine=HttpEngine(endpoint, "m", GREEDY),
+                searcher=searcher,
+                codec=CODEC,
+                protocol=dataclasses.replace(PROTOCOL, instructions="Search, then answer."),
+                limits=LIMITS,
+            )
             evaluation = await evaluate(
                 questions,
-                ask=partial(
-                    run_episode,
-                    engine=engine,
-                    searcher=searcher,
-                    codec=CODEC,
-                    protocol=dataclasses.replace(PROTOCOL, instructions="Search, then answer."),
-                    limits=LIMITS,
-                ),
+                ask=ask,
                 concurrency=2,
                 out_path=tmp_path / "episodes.jsonl",
             )
