@@ -92,4 +92,4 @@ def test_our_metrics_reach_tensorboard(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(events.Tags()["scalars"]) == set(metrics)
     for name, value in metrics.items():
         points = [(event.step, event.value) for event in events.Scalars(name)]
-        assert points == [(1, pytest.approx(value, abs=1e-6)), (2, pytest.approx(2 * value, abs=1e-6))]
+        assert points == [(1, pytest.approx(value, rel=1e-6)), (2, pytest.approx(2 * value, rel=1e-6))]
