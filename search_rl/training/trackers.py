@@ -15,7 +15,7 @@ from search_rl.errors import ConfigError
 def check_trackers(trackers: Sequence[str]) -> None:
     """Raises ConfigError for a tracker whose package, which has the tracker's name, is not installed."""
     for name in trackers:
-        if name != "console" and find_spec(name) is None:
+        if name != "console" and not _is_installed(name):
             raise ConfigError(
                 f"trainer.trackers: {name} needs the package {name}: pip install {name}, or leave the tracker out"
             )
@@ -37,6 +37,12 @@ def tracker_environment(trackers: Sequence[str], *, run_folder: Path) -> dict[st
     chosen = {name: value for tracker in trackers for name, value in variables.get(tracker, {}).items()}
     own = {"TENSORBOARD_DIR", "WANDB_DIR"}
     return {name: value if name in own else os.environ.get(name, value) for name, value in chosen.items()}
+
+
+def _is_installed(package: str) -> bool:
+    """True for a package with code; a folder of that name, as trackers leave behind, is none."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def _has_wandb_key() -> bool:

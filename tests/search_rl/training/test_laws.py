@@ -15,7 +15,6 @@ from search_rl.agent.selection import protocol_for
 from search_rl.codec import TransformersCodec, load_codec
 from search_rl.config import AgentSection
 from search_rl.engines.scripted import ScriptedEngine
-from search_rl.models import export_tiny
 from search_rl.rewards import score_or_void
 from search_rl.training.metrics import step_metrics
 from search_rl.training.run_folder import RunFolder
@@ -30,11 +29,9 @@ EPISODES = 10_000 // len(NAMES) + 1
 
 
 @pytest.fixture(scope="session")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> TransformersCodec:
+def smollm2(model_path: Path) -> TransformersCodec:
     """The tokenizer of the model that the demo trains, as transformers loads it."""
-    folder = tmp_path_factory.mktemp("smollm2") / "tiny"
-    export_tiny(folder)
-    return load_codec(folder)
+    return load_codec(model_path)
 
 
 def smollm2_protocol(codec: TransformersCodec, name: str) -> AgentProtocol:
@@ -100,4 +97,3 @@ def test_our_own_code_takes_less_than_three_percent_of_a_step(smollm2: Transform
     seconds = time.process_time() - started
     assert [rollout.trajectory.num_searches for rollout in episodes.rollouts] == [2] * 64
     assert seconds <= 0.03 * step_seconds
-    print(f"64 episodes: {seconds:.3f} s of CPU, {seconds / step_seconds:.2%} of a step of {step_seconds:.0f} s")

@@ -45,6 +45,15 @@ def test_a_missing_package_is_one_line_before_the_start(name: str, monkeypatch: 
     check_trackers(("console",))
 
 
+def test_a_folder_that_a_tracker_left_is_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Would catch `wandb/` or `mlflow/` in the working folder taken for the package: Python imports empty folders."""
+    (tmp_path / "mlflow").mkdir()
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ConfigError, match="mlflow needs the package mlflow"):
+        check_trackers(("mlflow",))
+
+
 def test_wandb_is_offline_unless_there_is_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Would catch a run that waits for a key at a prompt that nobody sees, and one kept offline although it has one."""
 
