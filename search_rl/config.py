@@ -166,7 +166,7 @@ class TrainerSection(Section):
     `mode`: `sync` samples, then trains; `colocate_async` goes on sampling where it was interrupted, on newer weights;
     `separate_async` samples on devices of its own. Asynchronous modes start `warmup_batches` steps ahead and drop
     episodes older than `max_staleness_steps`. `max_skipped_updates` in a row for a loss or gradient that is no finite
-    number end the run.
+    number end the run. metrics.jsonl is written whatever the `trackers`.
     """
 
     total_steps: PositiveInt
@@ -176,7 +176,7 @@ class TrainerSection(Section):
     max_skipped_updates: PositiveInt = 3
     save_every_steps: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
-    trackers: tuple[str, ...] = ("console", "file")
+    trackers: tuple[Literal["console", "tensorboard", "wandb", "mlflow", "trackio"], ...] = ("console",)
     start_seconds: float = Field(default=900.0, gt=0)
     max_void_share: float = Field(default=0.2, ge=0, le=1)
     min_agreement_pearson: float = Field(default=0.99, ge=0, le=1)

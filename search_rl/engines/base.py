@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,3 +53,13 @@ class Engine(Protocol):
         Raises EngineError when the engine fails.
         """
         ...
+
+
+def length_to_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int:
+    """How many tokens it takes to complete the first of the `stop` strings, all of them where there is none."""
+
+    def has_stop(num_tokens: int) -> bool:
+        text = decode(token_ids[:num_tokens])
+        return any(string in text for string in stop)
+
+    return bisect_left(range(len(token_ids)), True, key=has_stop)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from search_rl.codec import Codec
-from search_rl.engines.base import Generation
+from search_rl.engines.base import Generation, length_to_stop
 from search_rl.errors import EngineError
 
 
@@ -54,15 +53,6 @@ class ScriptedEngine:
             if isinstance(reply, str):
                 token_ids = self.codec.encode(reply)
                 reply = Generation(token_ids, (self.logprob,) * len(token_ids))
-            end = self._stop_index(reply.token_ids, stop)
+            end = length_to_stop(reply.token_ids, stop, self.codec.decode)
             self._made[turn, stop] = Generation(reply.token_ids[:end], reply.logprobs[:end])
         return self._made[turn, stop]
-
-    def _stop_index(self, token_ids: Sequence[int], stop: Sequence[str]) -> int:
-        """How many tokens it takes to complete the first stop string, all when there is none."""
-
-        def has_stop(num_tokens: int) -> bool:
-            text = self.codec.decode(token_ids[:num_tokens])
-            return any(string in text for string in stop)
-
-        return bisect_left(range(len(token_ids)), True, key=has_stop)

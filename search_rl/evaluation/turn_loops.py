@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from search_rl.codec import Codec
-from search_rl.engines.base import Engine, Generation
+from search_rl.engines.base import Engine, Generation, length_to_stop
 
 
 @dataclass(slots=True)
@@ -70,7 +69,8 @@ class MeteredEngine:
         hits.num_tokens += num_prompt_tokens
         hits.num_cached_tokens += generation.num_cached_tokens
         self.num_tokens += len(generation.token_ids)
-        self.num_tokens_after_tag += len(generation.token_ids) - turn_length(generation, self.stop, self.codec)
+        num_kept = length_to_stop(generation.token_ids, self.stop, self.codec.decode)
+        self.num_tokens_after_tag += len(generation.token_ids) - num_kept
 
 
 @dataclass(slots=True)
@@ -128,15 +128,5 @@ class OverrunEngine:
     ) -> Generation:
         """See `Engine.generate`."""
         whole = await self.engine.generate(prompt_ids, max_tokens=max_tokens, stop=(), request_id=request_id)
-        end = turn_length(whole, stop, self.codec)
+        end = length_to_stop(whole.token_ids, stop, self.codec.decode)
         return Generation(whole.token_ids[:end], whole.logprobs[:end], whole.num_cached_tokens)
-
-
-def turn_length(generation: Generation, stop: Sequence[str], codec: Codec) -> int:
-    """How many tokens it takes to complete the first of the `stop` strings, all where there is none."""
-
-    def has_stop(num_tokens: int) -> bool:
-        text = codec.decode(generation.token_ids[:num_tokens])
-        return any(string in text for string in stop)
-
-    return bisect_left(range(len(generation.token_ids)), True, key=has_stop)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
@@ -19,7 +18,7 @@ from search_rl.agent.selection import protocol_for
 from search_rl.algorithms.overlong import overlong_penalty
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
-from search_rl.engines.base import Generation, Sampling
+from search_rl.engines.base import Generation, Sampling, length_to_stop
 from search_rl.errors import EngineError
 from search_rl.records import rollout_to_row
 from search_rl.rewards import score_or_void
@@ -90,6 +89,7 @@ class ServerEngine:
         self.num_preempted += max(output.num_preempted or 0, 0)
         num_tokens = len(output.token_ids)
         if output.extra_fields["min_global_steps"] != output.extra_fields["max_global_steps"]:
+            # It was interrupted for new weights and went on as a new request, which cannot know of half a stop string.
             num_tokens = length_to_stop(output.token_ids, stop, self._decode)
         return Generation(tuple(output.token_ids[:num_tokens]), tuple((output.log_probs or ())[:num_tokens]))
 
@@ -100,20 +100,6 @@ class ServerEngine:
             "min_global_steps": min(fields["min_global_steps"] for fields in self.versions),
             "max_global_steps": max(fields["max_global_steps"] for fields in self.versions),
         }
-
-
-def length_to_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int:
-    """How many tokens make the first stop string whole; all of them where there is none.
-
-    A generation that was interrupted for new weights goes on as a new request, and no engine knows a stop string of
-    which the old one sampled the beginning.
-    """
-
-    def is_whole(num_tokens: int) -> bool:
-        text = decode(token_ids[:num_tokens])
-        return any(mark in text for mark in stop)
-
-    return min(bisect_left(range(len(token_ids) + 1), True, key=is_whole), len(token_ids))
 
 
 def _last_line(error: BaseException) -> str:

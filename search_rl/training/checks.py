@@ -10,6 +10,8 @@ import torch
 from search_rl.errors import EngineError, TrainingError
 from search_rl.types import Rollout
 
+_TURNS = ("1", "2", "3_or_more")
+
 
 def check_void_share(rollouts: Sequence[Rollout], *, step: int, max_share: float) -> None:
     """Raises TrainingError when more than `max_share` of a step's episodes are void, or all (invariant 7)."""
@@ -42,26 +44,47 @@ def check_skipped_updates(num_in_a_row: int, *, what: str, limit: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How alike the rollout engine and the trainer score the same sampled tokens."""
+    """How alike the rollout engine and the trainer score the same sampled tokens.
+
+    `gap_by_turn` is the mean gap of first turns, of second ones and of all later ones, as far as there are any.
+    """
 
     pearson: float
     mean_abs_gap: float
+    gap_by_turn: tuple[float, ...] = ()
 
     @property
     def metrics(self) -> dict[str, float]:
         """The figures under their metric names."""
-        return {"agreement/pearson": self.pearson, "agreement/mean_abs_gap": self.mean_abs_gap}
+        by_turn = zip(_TURNS, self.gap_by_turn, strict=False)
+        return {
+            "agreement/pearson": self.pearson,
+            "agreement/mean_abs_gap": self.mean_abs_gap,
+            **{f"agreement/turn_{turn}_mean_abs_gap": gap for turn, gap in by_turn},
+        }
 
 
-def agreement(rollout_T: torch.Tensor, trainer_T: torch.Tensor, mask_T: torch.Tensor) -> Agreement:
-    """Pearson correlation of the probabilities and mean |log-prob gap| over policy tokens; inputs are log-probs (T,).
+def turn_numbers(mask_T: torch.Tensor) -> torch.Tensor:
+    """The turn of each token of one response, from 1; 0 where the environment wrote (invariant 3)."""
+    mask_T = mask_T.bool()
+    begins_T = mask_T & ~torch.cat([mask_T.new_zeros(1), mask_T[:-1]])
+    return begins_T.cumsum(0) * mask_T
+
+
+def agreement(rollout_T: torch.Tensor, trainer_T: torch.Tensor, turns_T: torch.Tensor) -> Agreement:
+    """Pearson correlation of the probabilities and mean |log-prob gap| over policy tokens; inputs are log-probs (T,)
+    and the tokens' `turn_numbers`.
 
     Probabilities that are all equal have no correlation: it is 1 when the two sides are equal too, else 0.
     """
-    rollout, trainer = rollout_T[mask_T.bool()].double(), trainer_T[mask_T.bool()].double()
-    gap = (rollout - trainer).abs().mean().item()
+    is_policy = turns_T > 0
+    rollout, trainer, turns = rollout_T[is_policy].double(), trainer_T[is_policy].double(), turns_T[is_policy]
+    gaps = (rollout - trainer).abs()
+    gap = gaps.mean().item()
+    by_turn = [gaps[turns == 1], gaps[turns == 2], gaps[turns > 2]]
+    gap_by_turn = tuple(gaps.mean().item() for gaps in by_turn if len(gaps))
     pearson = torch.corrcoef(torch.stack([rollout.exp(), trainer.exp()]))[0, 1]
-    return Agreement(pearson.item() if pearson.isfinite() else float(gap == 0), gap)
+    return Agreement(pearson.item() if pearson.isfinite() else float(gap == 0), gap, gap_by_turn)
 
 
 def check_agreement(found: Agreement, *, min_pearson: float, max_gap: float) -> None:

@@ -22,6 +22,7 @@ from search_rl.errors import ConfigError, EngineError, SearchRLError, TrainingEr
 from search_rl.training.memory import memory_fault
 from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
+from search_rl.training.trackers import tracker_environment
 
 POLL_SECONDS = 1.0
 STARTING_STAGES = ("start", "first weight sync")
@@ -68,6 +69,7 @@ def environment(config: Config) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **tracker_environment(config.trainer.trackers, run_folder=config.run.folder.resolve()),
     }
     if config.hardware.platform == "gpu":
         return common

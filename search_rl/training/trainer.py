@@ -20,6 +20,8 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from search_rl.agent.selection import protocol_for
+from search_rl.codec import TransformersCodec
 from search_rl.errors import RetrieverOutage, TrainingError
 from search_rl.training import monitor
 from search_rl.training.agent_loop import SETTINGS_KEY
@@ -29,10 +31,11 @@ from search_rl.training.checks import (
     check_agreement,
     check_skipped_updates,
     check_void_share,
+    turn_numbers,
 )
 from search_rl.training.engines import CriticWorker
 from search_rl.training.exports import cast_weights
-from search_rl.training.metrics import rollout_metrics
+from search_rl.training.metrics import step_metrics
 from search_rl.training.run_folder import RunFolder
 from search_rl.training.step_episodes import StepEpisodes, step_episodes
 
@@ -176,8 +179,9 @@ class SearchSteps(PPOTrainer):
             return None
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
         data = tq.kv_batch_get(keys, batch.partition_id, select_fields=fields)
-        mask, rollout, trainer = (data[name].values() for name in fields)
-        return agreement(rollout, trainer, mask) if mask.any() else None
+        turns = torch.cat([turn_numbers(mask) for mask in data["response_mask"].unbind()])
+        rollout, trainer = data["rollout_log_probs"].values(), data["old_log_probs"].values()
+        return agreement(rollout, trainer, turns) if turns.any() else None
 
     def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's own; with adapters it leaves the wish for none on the batch, which the critic would then obey."""
@@ -219,7 +223,14 @@ class SearchSteps(PPOTrainer):
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **where: Any
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **where)
-        metrics.update(rollout_metrics(self._episodes.rollouts) | self._episodes.metrics)
+        codec = TransformersCodec(self.tokenizer)
+        found = step_metrics(
+            self._episodes.rollouts,
+            stop=protocol_for(codec, **self._settings["conversation"]).stop,
+            decode=codec.decode,
+            step_seconds=timing_raw["step"],
+        )
+        metrics.update(found | self._episodes.metrics)
         self._folder.write_rollouts(self.global_steps, self._episodes.rollouts)
         monitor.report({"step": self.global_steps, **_plain(metrics)})
 

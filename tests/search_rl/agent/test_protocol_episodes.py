@@ -16,6 +16,7 @@ from retriever_server.app import create_app
 from search_rl.agent.episode import MIN_TURN_TOKENS, Limits, run_episode
 from search_rl.agent.protocols import AgentProtocol
 from search_rl.agent.selection import protocol_for
+from search_rl.codec import ChatCodec
 from search_rl.config import AgentSection
 from search_rl.engines.base import Generation
 from search_rl.engines.scripted import ScriptedEngine
@@ -60,7 +61,7 @@ def reply(codec: FamilyCodec, protocol: AgentProtocol, action: Search | Answer) 
 
 
 def play(
-    codec: FamilyCodec,
+    codec: ChatCodec,
     protocol: AgentProtocol,
     script: Sequence[str | Generation],
     *,
@@ -221,7 +222,8 @@ _TEXTS = st.lists(
 ).map("".join)
 _ACTIONS = st.sampled_from(["search", "search", "two", "answer"])
 _RAW = st.lists(st.integers(0, 30_000), min_size=1, max_size=40)
-_LIMITS = st.builds(
+DRAWN = st.lists(_TEXTS | _ACTIONS | _RAW, min_size=4, max_size=4)
+LIMITS_DRAWN = st.builds(
     lambda turns, turn, observation, spare: Limits(
         max_turns=turns,
         max_turn_tokens=turn,
@@ -235,7 +237,7 @@ _LIMITS = st.builds(
     st.integers(90, 200),
     st.integers(0, 300),
 )
-_SEARCHERS = st.builds(
+SEARCHERS = st.builds(
     FixedSearcher,
     st.lists(st.builds(hit, st.text(max_size=8), _TEXTS | st.text(max_size=80)), max_size=4).map(tuple),
     st.sampled_from(["", "", "", "down"]),
@@ -243,17 +245,24 @@ _SEARCHERS = st.builds(
 
 
 @settings(max_examples=250, deadline=None)
-@given(st.sampled_from(sorted(PAIRS)), st.lists(_TEXTS | _ACTIONS | _RAW, min_size=4, max_size=4), _SEARCHERS, _LIMITS)
+@given(st.sampled_from(sorted(PAIRS)), DRAWN, SEARCHERS, LIMITS_DRAWN)
 def test_the_invariants_hold_in_both_protocols(
     name: str, drawn: list[str | list[int]], searcher: FixedSearcher, limits: Limits
 ) -> None:
     """Invariants 1 to 7: drifted ids, a wrong mask, lost log-probs, an observation without its end, a fed-back
-    failure.
+    failure. (`training/test_laws.py` draws ten thousand.)
     """
     codec, protocol = PAIRS[name]()
+    check_laws(codec, protocol, drawn, searcher=searcher, limits=limits)
+
+
+def check_laws(
+    codec: ChatCodec, protocol: AgentProtocol, drawn: list[str | list[int]], *, searcher: FixedSearcher, limits: Limits
+) -> Trajectory:
+    """The episode of a drawn script, once it is known to keep the invariants."""
     script = [_scripted(codec, protocol, item) for item in drawn]
     trajectory, engine = play(codec, protocol, script, searcher=searcher, limits=limits)
-    so_far = trajectory.prompt.token_ids
+    so_far, mask = trajectory.prompt.token_ids, list[bool]()
     for call, turn, generation in zip(engine.calls, trajectory.turns, script, strict=False):
         num_tokens = len(turn.policy.token_ids)
         assert call.prompt_ids == so_far
@@ -261,6 +270,7 @@ def test_the_invariants_hold_in_both_protocols(
         assert turn.policy.logprobs == generation.logprobs[:num_tokens]
         assert num_tokens <= limits.max_turn_tokens
         so_far += turn.policy.token_ids
+        mask += [True] * num_tokens
         if turn.environment is not None and turn.observation is not None:
             assert turn.environment.token_ids == protocol.observation_ids(
                 codec, turn.observation, after=turn.policy.token_ids
@@ -268,8 +278,11 @@ def test_the_invariants_hold_in_both_protocols(
             if turn.observation.results:
                 assert len(turn.environment.token_ids) <= limits.max_observation_tokens
             so_far += turn.environment.token_ids
+            mask += [False] * len(turn.environment.token_ids)
     assert trajectory.prompt.token_ids + trajectory.response_ids == so_far
+    assert trajectory.response_mask == tuple(mask)
     _check_derived(trajectory, searcher, limits)
+    return trajectory
 
 
 def _check_derived(trajectory: Trajectory, searcher: FixedSearcher, limits: Limits) -> None:
@@ -283,7 +296,7 @@ def _check_derived(trajectory: Trajectory, searcher: FixedSearcher, limits: Limi
         assert [result.query for result in trajectory.results] == searcher.queries
 
 
-def _scripted(codec: FamilyCodec, protocol: AgentProtocol, item: str | list[int]) -> Generation:
+def _scripted(codec: ChatCodec, protocol: AgentProtocol, item: str | list[int]) -> Generation:
     """A drawn reply as sampled tokens: an action, any text, or any ids."""
     if isinstance(item, list):
         token_ids = tuple(item)

@@ -14,8 +14,8 @@ from search_rl.agent.selection import protocol_for
 from search_rl.config import AgentSection
 from search_rl.engines.base import Generation
 from search_rl.engines.scripted import ScriptedEngine
-from search_rl.types import Answer, Question, Search, SearchResult, StopReason, Trajectory
-from tests.search_rl.agent.families import VOCABULARIES, FamilyCodec, llama3_1, qwen2_5, tekken_base
+from search_rl.types import Question, Search, SearchResult, StopReason, Trajectory
+from tests.search_rl.agent.families import VOCABULARIES, FamilyCodec
 from tests.search_rl.conftest import FixedSearcher, hit
 
 QUESTION = Question("q1", "what is the capital of France", ("Paris",), "demo")
@@ -101,14 +101,3 @@ def test_a_passage_is_never_cut_inside_a_character(vocabulary: str) -> None:
         assert "\ufffd" not in observation.text
         assert observation.text.count("</information>") == 2
         assert len(codec.encode(observation.text)) <= max_tokens
-
-
-def test_an_end_token_that_is_also_padding_is_trained() -> None:
-    """A mask made by comparing with the pad id: the end that the policy sampled would never be learned."""
-    for codec, end in ((tekken_base(), "</s>"), (qwen2_5(), "<|endoftext|>"), (llama3_1(), "<|eot_id|>")):
-        end_id = codec.special_tokens[end]
-        token_ids = (*codec.encode("I do not know."), end_id)
-        trajectory = play(codec, [sampled(token_ids), sampled((*codec.encode("<answer>x</answer>"), end_id))])
-        assert trajectory.turns[0].policy.token_ids == token_ids
-        assert trajectory.response_mask[: len(token_ids)] == (True,) * len(token_ids)
-        assert trajectory.turns[1].action == Answer("x")

@@ -152,7 +152,7 @@ rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concu
           gpu_memory_share: 0.2}}
 algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
 optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-2}}
-trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console]}}
+trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console, tensorboard]}}
 hardware: {{platform: cpu, gpus_per_node: 1}}
 sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}
 """

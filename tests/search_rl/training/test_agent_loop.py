@@ -52,7 +52,7 @@ def test_overlong_counts_what_the_policy_wrote() -> None:
 
 def test_interrupted_generation_ends_with_its_stop_string(codec: ByteCodec) -> None:
     """Would catch a turn that runs on past its closing tag because new weights came in the middle of the tag."""
-    from search_rl.training.agent_loop import length_to_stop
+    from search_rl.engines.base import length_to_stop
 
     whole = codec.encode("<search>capital of France</search>")
     ids = (*whole, *codec.encode("\n\nParis is the capital"))

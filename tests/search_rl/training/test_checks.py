@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from search_rl.errors import EngineError, TrainingError
-from search_rl.training.checks import agreement, check_agreement, check_skipped_updates, check_void_share
+from search_rl.training.checks import agreement, check_agreement, check_skipped_updates, check_void_share, turn_numbers
 from search_rl.types import Answer, Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory, Turn
 
 _FAILURES = {StopReason.SEARCH_FAILED: "retriever at http://x failed"}
@@ -56,9 +56,22 @@ def test_agreement_looks_at_policy_tokens_alone() -> None:
     """Would catch retrieved tokens, whose log-prob is stored as 0, in the figures."""
     rollout = torch.tensor([log(0.5), 0.0, log(0.2)])
     trainer = torch.tensor([log(0.4), -9.0, log(0.1)])
-    found = agreement(rollout, trainer, torch.tensor([1, 0, 1]))
+    found = agreement(rollout, trainer, torch.tensor([1, 0, 2]))
     assert found.pearson == pytest.approx(1.0)
     assert found.mean_abs_gap == pytest.approx((log(0.5 / 0.4) + log(0.2 / 0.1)) / 2)
+
+
+def test_gap_is_told_by_turn() -> None:
+    """Would catch a gap that grows with the turns, as after text that was encoded anew, hidden in one mean."""
+    first = turn_numbers(torch.tensor([1, 1, 0, 0, 1, 0, 1]))
+    second = turn_numbers(torch.tensor([1, 0, 1, 0]))
+    assert first.tolist() == [1, 1, 0, 0, 2, 0, 3]
+    assert second.tolist() == [1, 0, 2, 0]
+    gaps = torch.tensor([0.1, 0.3, 9.0, 9.0, 0.5, 9.0, 1.0, 0.5, 9.0, 0.7, 9.0])
+    found = agreement(-gaps, torch.zeros(11), torch.cat([first, second]))
+    assert found.gap_by_turn == pytest.approx((0.9 / 3, 0.6, 1.0))
+    assert found.metrics["agreement/turn_3_or_more_mean_abs_gap"] == pytest.approx(1.0)
+    assert turn_numbers(torch.zeros(3)).tolist() == [0, 0, 0]
 
 
 def test_engine_that_samples_uniformly_is_found() -> None:

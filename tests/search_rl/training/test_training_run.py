@@ -88,6 +88,21 @@ def test_rollout_and_trainer_agree_after_start_and_after_resume(resumed: Any) ->
     for row in (rows[0], rows[2]):
         assert row["agreement/pearson"] >= 0.99
         assert row["agreement/mean_abs_gap"] <= 0.03
+        assert row["agreement/turn_1_mean_abs_gap"] <= 0.03
+
+
+def test_metrics_of_a_real_step_reach_tensorboard(resumed: Any) -> None:
+    """Would catch tokens that vLLM samples behind a closing tag, and a tracker that is started and never told."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    row = read_metrics(resumed.run_folder.root / "metrics.jsonl")[-1]
+    assert row["waste/behind_stop_tokens"] == 0
+    assert 0 <= row["search/share_of_step"] < 1
+    events = EventAccumulator(str(resumed.run_folder.root / "tensorboard"))
+    events.Reload()
+    for name in ("agent/searches_per_question", "waste/token_share", "search/seconds_p95", "group/all_zero_share"):
+        (point,) = [event for event in events.Scalars(name) if event.step == row["step"]]
+        assert point.value == pytest.approx(row[name], rel=1e-6)
 
 
 def test_weights_moved_and_the_export_loads(resumed: Any) -> None:
