@@ -112,6 +112,13 @@ def plan(config: Config, shape: ModelShape, *, memory_bytes: int | None = None, 
     )
 
 
+def check_memory(config: Config) -> None:
+    """Raise ConfigError for a run that cannot fit `hardware.memory_gib`; where that is not given nothing is known."""
+    if config.hardware.memory_gib:
+        shape = read_shape(config.model.path)
+        plan(config, shape, memory_bytes=int(config.hardware.memory_gib * GIB)).check()
+
+
 def read_shape(model_path: str) -> ModelShape:
     """The shape of a checkpoint folder or cached hub id; no weight is read. Raises ModelError."""
     import torch

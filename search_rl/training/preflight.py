@@ -15,6 +15,7 @@ from search_rl.models import check_checkpoint, context_tokens
 from search_rl.rewards import check_weights
 from search_rl.search import SearchClient
 from search_rl.training.overrides import check_trainable, limits_of
+from search_rl.training.plan import check_memory
 from search_rl.training.requirements import check_installed, check_requirements
 from search_rl.training.trackers import check_trackers
 
@@ -25,6 +26,7 @@ def check_before_training(config: Config) -> None:
     check_requirements(config)
     check_installed(config)
     check_trackers(config.trainer.trackers)
+    check_memory(config)
     _check_model(config)
     for path in (*config.data.train, *config.data.dev):
         _check_questions(path, config)

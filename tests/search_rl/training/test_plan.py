@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from search_rl.cli.main import app
 from search_rl.config import Config, load_config
 from search_rl.errors import ConfigError, ModelError
-from search_rl.training.plan import GIB, ModelShape, plan, read_shape
+from search_rl.training.plan import GIB, ModelShape, check_memory, plan, read_shape
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 QWEN: dict[str, dict[str, Any]] = {  # as published in the config.json of each
@@ -126,6 +126,15 @@ def test_command_prints_the_table_and_refuses_what_cannot_fit(tmp_path: Path) ->
     refused = CliRunner().invoke(app, [*arguments, "--memory-gib", "30"])
     assert refused.exit_code == 2
     assert "optimizer.micro_batch_tokens" in refused.output
+
+
+def test_run_that_cannot_fit_is_refused_before_it_starts(tmp_path: Path) -> None:
+    """A start that loads for minutes to find that out."""
+    shape_of("7B", tmp_path)
+    overrides = (f"model.path={tmp_path}", "hardware.gpus_per_node=1")
+    with pytest.raises(ConfigError, match="the update needs about"):
+        check_memory(config_of("qwen2.5-7b-grpo-8x80gb.yaml", *overrides))
+    check_memory(config_of("qwen2.5-7b-grpo-8x80gb.yaml", *overrides, "hardware.memory_gib=null"))
 
 
 def test_model_without_a_config_is_named(tmp_path: Path) -> None:
