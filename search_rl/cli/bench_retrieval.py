@@ -52,6 +52,7 @@ def retrieval(
     from retriever_server.bench.throughput import measure_throughput
 
     loads, texts = _loads(load), _texts(questions)
+    _check_out(out)
     with opened_subject(index, Shape(passages, dimension, kind), is_encoding=encode) as subject:
         measured = measure_throughput(
             subject,
@@ -84,6 +85,7 @@ def soak(
     from retriever_server.bench.soak_report import soak_json, soak_lines
     from retriever_server.bench.subject import Shape, opened_subject
 
+    _check_out(out)
     with opened_subject(index, Shape(passages, dimension, kind), is_encoding=False) as subject:
         soaked = measure_soak(subject, _texts(None), seconds=60 * minutes, num_clients=clients, report=_tell)
     _write_json(out / "soak.json", soak_json(soaked))
@@ -111,14 +113,20 @@ def _tell(line: str) -> None:
     typer.echo(line, err=True)
 
 
+def _check_out(out: Path) -> None:
+    """Before minutes of measuring."""
+    from retriever_server.errors import BenchError
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"--out {out}: cannot be written ({error.strerror}); give another folder") from error
+
+
 def _write_json(path: Path, content: object) -> None:
     import orjson
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    except OSError as error:
-        raise typer.BadParameter(f"--out {path.parent}: cannot be written ({error.strerror})") from error
+    path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def _print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

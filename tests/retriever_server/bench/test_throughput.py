@@ -104,6 +104,14 @@ def test_a_synthetic_index_without_an_encoder_encodes_nothing(tmp_path: Path) ->
     assert isinstance(result.exception, BenchError) and "synthetic" in str(result.exception)
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_minutes_of_measuring(tmp_path: Path) -> None:
+    """Would catch a run whose figures are lost at its end."""
+    (tmp_path / "file").touch()
+    for command in ("retrieval", "soak"):
+        result = CliRunner().invoke(app, [command, "--passages", "10", "--out", str(tmp_path / "file" / "out")])
+        assert isinstance(result.exception, BenchError) and "cannot be written" in str(result.exception)
+
+
 @pytest.mark.engine
 def test_the_whole_bench_runs(tmp_path: Path) -> None:
     """Would catch a server that does not start, figures that do not reach the files, or processes left behind."""
