@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import orjson
+import psutil
 import pytest
 from fastapi import FastAPI
 
@@ -41,6 +42,20 @@ def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def await_clients(process: subprocess.Popen[str], count: int) -> None:
+    """Wait until the server and its workers have taken in so many connections; what they carry follows at once."""
+    deadline = time.monotonic() + 20
+    server = psutil.Process(process.pid)
+    while True:
+        members = [server, *server.children(recursive=True)]
+        connections = [connection for member in members for connection in member.net_connections("tcp")]
+        if sum(connection.status == psutil.CONN_ESTABLISHED for connection in connections) >= count:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.1)
 
 
 def line_with(word: str, process: subprocess.Popen[str]) -> str:
@@ -74,7 +89,7 @@ def test_requests_under_way_are_answered_before_it_stops(planets_folder: Path) -
         answers: list[httpx.Response] = []
         client = threading.Thread(target=lambda: answers.append(httpx.post(url, json={"query": "Mars"}, timeout=10)))
         client.start()
-        time.sleep(0.2)
+        await_clients(process, 1)
         process.send_signal(signal.SIGTERM)
         client.join()
         assert process.wait(10) == 0
