@@ -51,7 +51,7 @@ class AlgorithmSection(BaseModel):
     which sets in with the last `overlong_buffer_share` of what the policy may write.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: AlgorithmName = "grpo"
     estimator: Estimator = "grpo"
@@ -88,7 +88,7 @@ class CriticSection(BaseModel):
     The policy stands still for the first `warmup_steps`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     learning_rate: PositiveFloat = 1e-5
     warmup_steps: int = Field(default=0, ge=0)

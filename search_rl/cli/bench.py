@@ -45,12 +45,16 @@ def rollout(
     from search_rl.errors import ConfigError
     from search_rl.evaluation import rollout_bench as benching
     from search_rl.evaluation.assemble import read_config, read_question_files, setup_from
+    from search_rl.evaluation.result_folder import settings_of
+    from search_rl.evaluation.systems import SYSTEMS
     from search_rl.viewer.progress import wide_console
 
     loaded = read_config(config, set_ or ())
     setup = setup_from(loaded, model=model, retriever=retriever, concurrency=episodes)
     if episodes % samples:
         raise ConfigError(f"--samples {samples} must divide --episodes {episodes}")
+    if out and not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
     files = [questions] if questions else list(loaded.data.train if loaded else ())
     asked = read_question_files(files, limit=episodes // samples)
     sampling = Sampling(1.0, seed=1)
@@ -67,7 +71,12 @@ def rollout(
             return await benching.compare(bench, repeats=repeats, on_report=tell)
 
     reports = asyncio.run(run())
-    settings = {**setup.settings, "questions": len(asked), "samples": samples, "latency_ms": latency_ms}
+    settings = {
+        **settings_of(setup, SYSTEMS["agent"], None),
+        "questions": len(asked),
+        "samples": samples,
+        "latency_ms": latency_ms,
+    }
     figures = benching.bench_to_json(reports, settings)
     wide_console().print(benching.bench_table(reports))
     for loop, ratio in figures["speed_up"].items():

@@ -1,4 +1,4 @@
-"""`search-rl eval`: greedy evaluation of one system or several on question files."""
+"""`search-rl eval`: evaluation of one system or several on question files; its verbs look at results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from search_rl.cli import agent_options as options
+from search_rl.cli import eval_results
 
 if TYPE_CHECKING:
     from search_rl.config import Config
@@ -19,8 +20,16 @@ if TYPE_CHECKING:
 
 NUM_SHOWN_FAILURES = 5
 
+app = typer.Typer(invoke_without_command=True)
+app.command()(eval_results.compare)
+app.command()(eval_results.seeds)
+app.command()(eval_results.audit)
+app.command()(eval_results.report)
 
+
+@app.callback()
 def eval(
+    context: typer.Context,
     questions: Annotated[
         list[Path] | None,
         typer.Option(help="Question file, .parquet or .jsonl; may be given more than once."),
@@ -56,10 +65,18 @@ def eval(
     prices: Annotated[Path | None, typer.Option(help="YAML table of prices: adds money to the cost.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only so many questions, evenly spaced.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes in flight.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sample at this temperature; 0 is greedy.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of a sampled evaluation; 0 if unset.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad question rows.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the evaluation in --out.")] = False,
 ) -> None:
-    """Ask every question greedily; report exact match with 95 % intervals, retrieval, cost and stop reasons."""
+    """Ask every question greedily; report exact match with 95 % intervals, retrieval, cost and stop reasons.
+
+    A verb looks at results instead.
+    """
+    if context.invoked_subcommand:
+        _refuse_options(context)
+        return
     from retriever_server.corpus import read_corpus
     from search_rl.errors import ConfigError
     from search_rl.evaluation import assemble
@@ -83,6 +100,7 @@ def eval(
         endpoint_token_file=endpoint_token_file,
         concurrency=concurrency,
         profile=profile,
+        sampling=assemble.sampling_of(temperature, seed),
     )
     corpus = corpus or (loaded.eval.corpus if loaded else None)
     plan = Plan(
@@ -96,6 +114,18 @@ def eval(
     )
     agent = f"protocol {setup.agent.protocol}, prompt {setup.agent.prompt}, budgets {setup.budgets_label}"
     _report(_run(setup, plan, rollouts), plan, None if rollouts else agent)
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Raise ConfigError for an option of the evaluation itself before a verb, which would not be heard."""
+    from search_rl.errors import ConfigError
+
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = name.rstrip("_").replace("_", "-")
+            verb = context.invoked_subcommand
+            raise ConfigError(f"--{flag} belongs to an evaluation, not to eval {verb}: leave it out")
 
 
 def _questions(
@@ -150,7 +180,8 @@ def _watch(plan: Plan) -> Watch:
 
 def _report(results: Sequence[SystemResult], plan: Plan, agent: str | None) -> None:
     """A line a system that says first whether it may be quoted, how the agent is spoken to, then the tables."""
-    from search_rl.evaluation.report import summary_table
+    from search_rl.evaluation.report import averages_table, summary_table
+    from search_rl.evaluation.report_files import HTML
     from search_rl.evaluation.result_folder import SUITE, SUMMARY, write_json
     from search_rl.evaluation.suite_table import suite_row, suite_table
     from search_rl.viewer.progress import wide_console
@@ -163,11 +194,15 @@ def _report(results: Sequence[SystemResult], plan: Plan, agent: str | None) -> N
         typer.echo(agent)
     if len(results) == 1:
         wide_console().print(summary_table(results[0].summary))
+        if results[0].summary.averages:
+            wide_console().print(averages_table(results[0].summary))
     wide_console().print(suite_table(results))
     if len(results) > 1:
         rows = [suite_row(result) for result in results]
         write_json(plan.out / SUITE, rows)
     typer.echo(f"{plan.out / (SUITE if len(results) > 1 else SUMMARY)}")
+    for result in results:
+        typer.echo(f"{result.folder / HTML}")
     if not all(result.summary.is_valid for result in results):
         raise typer.Exit(1)
 

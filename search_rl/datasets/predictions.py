@@ -1,4 +1,6 @@
-"""Prediction files: JSON lines of `id`, `prediction` and `golden_answers`; other fields are let be."""
+"""Prediction files: JSON lines of `id`, `prediction`, `golden_answers` and, if they like, `question`; other fields are
+let be.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,12 @@ from search_rl.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What was answered to one question; None where nothing was."""
+    """What was answered to one question; `text` is None where nothing was, `question` empty where the file has none."""
 
     id: str
     text: str | None
     golden_answers: tuple[str, ...]
+    question: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def _prediction(record: Any, number: int, line_of: dict[str, int]) -> Prediction
         id=identifier(fields.get("id")),
         text=None if is_missing(value) else any_text(value, "prediction"),
         golden_answers=golden_answers(fields.get("golden_answers")),
+        question="" if is_missing(fields.get("question")) else any_text(fields["question"], "question"),
     )
     first = line_of.setdefault(prediction.id, number)
     if first != number:

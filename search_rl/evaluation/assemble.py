@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -20,7 +21,7 @@ from search_rl.engines.base import Engine, Sampling
 from search_rl.engines.endpoint import Endpoint
 from search_rl.engines.served import APIS, Api, served_api, served_engine
 from search_rl.errors import ConfigError, DataError, unknown_name
-from search_rl.evaluation.report import kind_of
+from search_rl.evaluation.outcomes import kind_of, set_of
 from search_rl.evaluation.systems import Parts
 from search_rl.models import check_checkpoint, context_tokens
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
@@ -48,6 +49,7 @@ class Setup:
     concurrency: int = 64
     cache_gib: int | None = None
     profile: Profile = SEARCH_R1
+    sampling: Sampling = GREEDY
 
     @property
     def model_name(self) -> str:
@@ -82,6 +84,7 @@ class Setup:
             **self.agent.conversation,
             "budgets": self.budgets_label,
             "profile": self.profile.name,
+            "sampling": None if self.sampling == GREEDY else asdict(self.sampling),
             **asdict(self.limits),
         }
 
@@ -100,6 +103,7 @@ def setup_from(
     endpoint_token_file: Path | None = None,
     concurrency: int = 64,
     profile: str = SEARCH_R1.name,
+    sampling: Sampling = GREEDY,
 ) -> Setup:
     """The setup of a config (the defaults without one) with the given options on top. Raises ConfigError."""
     model = model or (config.model.path if config else None)
@@ -126,7 +130,21 @@ def setup_from(
         concurrency=concurrency,
         cache_gib=config.hardware.kv_cache_gib if config and config.hardware.platform == "cpu" else None,
         profile=profile_named(profile),
+        sampling=sampling,
     )
+
+
+def sampling_of(temperature: float, seed: int | None) -> Sampling:
+    """Greedy at temperature 0, else sampled with a seed. Raises ConfigError for an infinite temperature, and for a seed
+    that nothing would be drawn with.
+    """
+    if not math.isfinite(temperature):
+        raise ConfigError(f"--temperature {temperature} is no number to sample at: 0 is greedy, 1 the model's own")
+    if temperature == 0.0:
+        if seed is not None:
+            raise ConfigError(f"--seed {seed} changes nothing at temperature 0: give --temperature too")
+        return GREEDY
+    return Sampling(temperature=temperature, seed=seed or 0)
 
 
 def read_config(path: Path | None, overrides: Sequence[str]) -> Config | None:
@@ -155,14 +173,17 @@ def read_question_files(
 
 
 def balanced(questions: tuple[Question, ...], limit: int | None) -> tuple[Question, ...]:
-    """At most `limit` of the questions in their order: the first ones of each kind, as many of each as there can be."""
+    """At most `limit` of the questions in their order: the first ones of each kind in each data set, as many of each as
+    there can be.
+    """
     if limit is None or limit >= len(questions):
         return questions
-    seen: Counter[str] = Counter()
+    seen: Counter[tuple[str, str]] = Counter()
     rounds = []
     for position, question in enumerate(questions):
-        rounds.append((seen[kind_of(question)], position))
-        seen[kind_of(question)] += 1
+        part = set_of(question), kind_of(question)
+        rounds.append((seen[part], position))
+        seen[part] += 1
     return tuple(questions[position] for position in sorted(position for _, position in sorted(rounds)[:limit]))
 
 
@@ -217,14 +238,14 @@ async def _engine(setup: Setup, codec: Codec) -> AsyncIterator[tuple[Engine, Cod
     if setup.endpoint:
         assert setup.api is not None
         async with Endpoint(setup.endpoint, token_file=setup.endpoint_token_file) as endpoint:
-            yield served_engine(setup.api, endpoint, setup.model_name, GREEDY, codec)
+            yield served_engine(setup.api, endpoint, setup.model_name, setup.sampling, codec)
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from search_rl.engines.vllm_engine import VllmEngine
 
     async with VllmEngine.open(
         setup.model,
-        GREEDY,
+        setup.sampling,
         max_model_tokens=setup.limits.max_context_tokens,
         max_concurrent_requests=setup.concurrency,
         cache_bytes=setup.cache_gib * 1024**3 if setup.cache_gib else None,

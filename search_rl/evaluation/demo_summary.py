@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from search_rl.evaluation.report import ALL, Stage, Summary, compare, summarise
+from search_rl.evaluation.outcomes import ALL
+from search_rl.evaluation.report import Stage, Summary, compare, summarise
 
 AGREEMENT = {"pearson": "agreement/pearson", "mean_abs_gap": "agreement/mean_abs_gap"}
 

@@ -95,12 +95,14 @@ def done_in(path: Path, questions: Sequence[Question], on_done: Callable[[Rollou
     return offsets
 
 
-def stored_rollouts(path: Path) -> StoredRollouts:
-    """All rollouts of a file, of a question asked again the last one, in the order of the first rows."""
+def stored_rollouts(path: Path, keys: Sequence[str] = ()) -> StoredRollouts:
+    """The rollouts of the questions with these keys in their order, or else all in the order of the first rows; of a
+    question asked again the last one.
+    """
     offsets = {
         record.rollout.trajectory.question.key: offset_bytes for offset_bytes, record in records.read_with_offsets(path)
     }
-    return StoredRollouts(path, array("q", offsets.values()))
+    return StoredRollouts(path, array("q", [offsets[key] for key in keys or offsets if key in offsets]))
 
 
 def record_at(file: BinaryIO, offset_bytes: int, path: Path) -> Record:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any
 
 from search_rl import records
 from search_rl.evaluation.cost import Cost, CostTally, Prices
 from search_rl.evaluation.episode_file import StoredRollouts
-from search_rl.evaluation.report import ALL, kind_of
+from search_rl.evaluation.outcomes import group_by
 from search_rl.evaluation.retrieval_figures import RetrievalFigures, RetrievalRow, retrieval_figures, retrieval_row
 from search_rl.evaluation.runner import is_failed
 from search_rl.profiles import Profile
+from search_rl.types import Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class FailedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`retrieval` begins with "all", then by kind of question."""
+    """`retrieval` has the rows of a summary: "all", then data sets and kinds of question."""
 
     retrieval: Mapping[str, RetrievalFigures]
     cost: Cost
@@ -39,7 +41,7 @@ def measure(rollouts: StoredRollouts, *, profile: Profile, top_k: int, prices: P
     Rows of the file that are not among the `rollouts` count for the cost alone. Raises ValueError for no rollouts.
     """
     counted = frozenset(rollouts.offsets_bytes)
-    rows: dict[str, list[RetrievalRow]] = {ALL: []}
+    asked: list[tuple[Question, RetrievalRow]] = []
     failed: list[FailedQuestion] = []
     tally = CostTally()
     for offset_bytes, record in records.read_with_offsets(rollouts.path):
@@ -47,16 +49,17 @@ def measure(rollouts: StoredRollouts, *, profile: Profile, top_k: int, prices: P
         if offset_bytes not in counted:
             continue
         trajectory = record.rollout.trajectory
-        row = retrieval_row(trajectory, profile)
-        rows[ALL].append(row)
-        rows.setdefault(kind_of(trajectory.question), []).append(row)
+        asked.append((trajectory.question, retrieval_row(trajectory, profile)))
         if is_failed(trajectory):
             question = trajectory.question
             failed.append(FailedQuestion(question.key, str(trajectory.stop_reason), trajectory.failure))
     depths = [k for k in (1, 3, 5, 10, 20) if k < top_k] + [top_k]
     return Measured(
-        retrieval={name: retrieval_figures(members, depths=depths) for name, members in rows.items()},
-        cost=tally.cost(num_questions=len(counted), num_right=sum(row.exact_match for row in rows[ALL]), prices=prices),
+        retrieval={
+            name: retrieval_figures([row for _, row in members], depths=depths)
+            for name, members in group_by(asked, itemgetter(0)).rows.items()
+        },
+        cost=tally.cost(num_questions=len(counted), num_right=sum(row.exact_match for _, row in asked), prices=prices),
         failed=tuple(failed),
     )
 

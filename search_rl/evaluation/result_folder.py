@@ -19,6 +19,8 @@ from search_rl.profiles import SEARCH_R1, profile_named
 
 EPISODES = "episodes.jsonl"
 SUMMARY = "summary.json"
+QUESTIONS = "questions.jsonl"
+AUDIT = "audit.json"
 SETTINGS = "settings.json"
 FAILED = "failed.jsonl"
 RETRIEVER = "retriever.json"
@@ -64,10 +66,11 @@ def check_claim(folder: Path, settings: Mapping[str, Any], *, is_resumed: bool) 
 
 
 def claim(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Make the folder this evaluation's own; until it is done again it has no summary."""
+    """Make the folder this evaluation's own; until it is done again it has no summary and no audit."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SETTINGS, settings)
-    (folder / SUMMARY).unlink(missing_ok=True)
+    for name in (SUMMARY, AUDIT):
+        (folder / name).unlink(missing_ok=True)
 
 
 def store(folder: Path, summary: Summary, measured: Measured, *, system: Mapping[str, Any]) -> None:
@@ -92,11 +95,22 @@ def load_evaluation(folder: Path) -> Evaluation:
     """
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        rollouts = stored_rollouts(folder / EPISODES)
-    except (FileNotFoundError, json.JSONDecodeError) as error:
+        rollouts = stored_rollouts(folder / EPISODES, asked_keys(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder} holds no finished evaluation: {error}") from error
     profile = profile_named(summary.get("profile", SEARCH_R1.name))
     return Evaluation(rollouts, seconds=summary["seconds"], profile=profile)
+
+
+def asked_keys(folder: Path) -> list[str]:
+    """The keys of the questions that the result is about, in their order; empty for results from before there was a
+    row a question. The episodes may hold more: those of questions that a resumed evaluation asked no longer.
+    """
+    path = folder / QUESTIONS
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line)["id"] for line in lines]
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -1,13 +1,21 @@
-"""Means with 95 % intervals, and the paired comparison of two results on the same questions."""
+"""Means with 95 % intervals, averages over sets, the paired comparison of two results, and what several samples of a
+question say.
+
+Every bootstrap is seeded: the same values give the same bounds.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
+from typing import Any, Literal
 
 CONFIDENCE = 0.95
+
+Weighting = Literal["macro", "micro"]
+"""How sets share in an average: macro gives each set the same weight, micro each question."""
 
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 _NUM_RESAMPLES = 2000
@@ -48,8 +56,65 @@ def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     if not values:
         raise ValueError("no values: a mean needs at least one")
     if set(values) <= {0.0, 1.0}:
-        return _wilson(round(sum(values)), len(values))
-    return _bootstrap(values, seed)
+        return share_interval(round(sum(values)), len(values))
+    return bootstrap_interval([values], seed=seed)
+
+
+def share_interval(num_hits: int, n: int) -> Interval:
+    """The share `num_hits / n` with Wilson's score interval."""
+    from scipy.stats import binomtest
+
+    bounds = binomtest(num_hits, n).proportion_ci(CONFIDENCE, method="wilson")
+    return Interval(num_hits / n, float(bounds.low), float(bounds.high), n)
+
+
+def average_interval(strata: Sequence[Sequence[float]], weighting: Weighting, *, seed: int = 0) -> Interval:
+    """The average over the scores of several sets, with a percentile bootstrap that draws anew inside each set.
+
+    Where each set is all 0 or all 1 a bootstrap has no width; there the Wilson bounds of the sets are joined (MOVER:
+    Zou and Donner 2008). Raises ValueError for no set and for an empty one.
+    """
+    if any(len(set(values)) > 1 or set(values) - {0.0, 1.0} for values in strata):
+        return bootstrap_interval(strata, weighting, seed=seed)
+    weights = _weights(strata, weighting)
+    parts = [share_interval(round(sum(values)), len(values)) for values in strata]
+    mean = sum(weight * part.mean for weight, part in zip(weights, parts, strict=True))
+    below = [weight * (part.mean - part.low) for weight, part in zip(weights, parts, strict=True)]
+    above = [weight * (part.high - part.mean) for weight, part in zip(weights, parts, strict=True)]
+    return Interval(mean, mean - math.hypot(*below), mean + math.hypot(*above), sum(map(len, strata)))
+
+
+def bootstrap_interval(strata: Sequence[Sequence[float]], weighting: Weighting = "micro", *, seed: int = 0) -> Interval:
+    """The average over any numbers of several sets, drawn anew inside each set: differences of pairs give the paired
+    bootstrap. The bounds meet the mean where no set varies.
+
+    Raises ValueError for no set and for an empty one.
+    """
+    weights = _weights(strata, weighting)
+    mean = sum(weight * fmean(values) for weight, values in zip(weights, strata, strict=True))
+    low = high = mean
+    if any(min(values) != max(values) for values in strata):
+        low, high = _bootstrap_bounds(strata, weights, seed)
+    return Interval(mean, low, high, sum(map(len, strata)))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """The p-values adjusted for how many they are (Holm 1979), under the same names."""
+    from statsmodels.stats.multitest import multipletests
+
+    if not p_values:
+        return {}
+    adjusted = multipletests(list(p_values.values()), method="holm")[1]
+    return {name: float(value) for name, value in zip(p_values, adjusted, strict=True)}
+
+
+def pass_at(k: int, *, num_right: int, num_samples: int) -> float:
+    """The chance that at least one of `k` of the samples of a question is right: the unbiased estimate of Chen et al.
+    (2021, 2107.03374). Raises ValueError for a `k` beyond the samples.
+    """
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"pass@{k} needs at least {k} samples of a question, there are {num_samples}")
+    return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
 
 
 def paired_test(first: Sequence[float], second: Sequence[float]) -> PairedTest:
@@ -65,30 +130,34 @@ def paired_test(first: Sequence[float], second: Sequence[float]) -> PairedTest:
     return PairedTest(wins, losses, _sign_test(wins, losses), _difference(wins, losses, len(first)))
 
 
-def _wilson(num_successes: int, n: int) -> Interval:
-    from scipy.stats import binomtest
-
-    bounds = binomtest(num_successes, n).proportion_ci(CONFIDENCE, method="wilson")
-    return Interval(num_successes / n, float(bounds.low), float(bounds.high), n)
-
-
-def _bootstrap(values: Sequence[float], seed: int) -> Interval:
+def _bootstrap_bounds(strata: Sequence[Sequence[float]], weights: Sequence[float], seed: int) -> tuple[float, float]:
     import numpy as np
     from scipy.stats import bootstrap
 
-    mean = fmean(values)
-    if len(set(values)) == 1:
-        return Interval(mean, mean, mean, len(values))
+    def average(*samples: Any, axis: int) -> Any:
+        return sum(weight * sample.mean(axis=axis) for weight, sample in zip(weights, samples, strict=True))
+
+    # scipy wants two values of a set; drawing from one value is drawing from it twice.
+    data = tuple(np.repeat(values, 2) if len(values) == 1 else np.asarray(values) for values in strata)
     bounds = bootstrap(
-        (np.asarray(values),),
-        np.mean,
+        data,
+        average,
+        vectorized=True,
         n_resamples=_NUM_RESAMPLES,
-        batch=max(1, _SAMPLES_PER_BATCH // len(values)),
+        batch=max(1, _SAMPLES_PER_BATCH // max(map(len, data))),
         confidence_level=CONFIDENCE,
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return Interval(mean, float(bounds.low), float(bounds.high), len(values))
+    return float(bounds.low), float(bounds.high)
+
+
+def _weights(strata: Sequence[Sequence[float]], weighting: Weighting) -> list[float]:
+    """What one set counts in the average."""
+    if not strata or not all(strata):
+        raise ValueError("no values: an average needs at least one set, and at least one value in each")
+    num_values = sum(map(len, strata))
+    return [len(values) / num_values if weighting == "micro" else 1 / len(strata) for values in strata]
 
 
 def _sign_test(wins: int, losses: int) -> float:

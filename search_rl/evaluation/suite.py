@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from search_rl.evaluation.controls import CorpusSample, check_evidence, sample_c
 from search_rl.evaluation.cost import Prices
 from search_rl.evaluation.episode_file import StoredRollouts
 from search_rl.evaluation.measured import Measured, measure
-from search_rl.evaluation.report import ALL, Summary, kind_of, summarise
+from search_rl.evaluation.measuring import check_protocol, measuring_protocol, rollouts_protocol
+from search_rl.evaluation.outcomes import group_by
+from search_rl.evaluation.protocol import MeasuringProtocol, weights_sha256
+from search_rl.evaluation.report import Summary
+from search_rl.evaluation.report_files import write_result
 from search_rl.evaluation.result_folder import (
     EPISODES,
     RETRIEVER,
@@ -26,7 +31,6 @@ from search_rl.evaluation.result_folder import (
     check_claim,
     claim,
     settings_of,
-    store,
     write_json,
 )
 from search_rl.evaluation.runner import Evaluation, evaluate
@@ -86,11 +90,12 @@ async def run_systems(setup: Setup, plan: Plan, watch: Watch) -> tuple[SystemRes
     results = []
     async with open_parts(setup, needs_service=needs_service(plan.systems)) as opened:
         parts = replace(opened, corpus=corpus)
-        for system in plan.systems:
-            claim(plan.folder(system), settings[system.name])
-            results.append(await _run_system(system, setup, plan, parts, watch))
+        protocols = await _protocols(setup, plan, parts)
         if needs_service(plan.systems):
             await _measure_retriever(setup, plan, parts.searcher)
+        for system in plan.systems:
+            claim(plan.folder(system), settings[system.name])
+            results.append(await _run_system(system, setup, plan, parts, protocols[system.name], watch))
     return tuple(results)
 
 
@@ -104,6 +109,8 @@ async def score_rollouts(path: Path, setup: Setup, plan: Plan, watch: Watch) -> 
     check_claim(plan.out, settings, is_resumed=plan.is_resumed)
     stored = stored_answers(path)
     claim(plan.out, settings)
+    protocol = rollouts_protocol(path, setup, plan.questions)
+    protocol.write(plan.out)
     with watch("rollouts") as on_done:
         evaluation = await evaluate(
             plan.questions,
@@ -114,10 +121,23 @@ async def score_rollouts(path: Path, setup: Setup, plan: Plan, watch: Watch) -> 
             profile=setup.profile,
             max_failures_in_a_row=len(plan.questions) + 1,
         )
-    return _finish("rollouts", plan.out, evaluation, setup, plan)
+    return _finish("rollouts", plan.out, evaluation, protocol, setup, plan)
 
 
-async def _run_system(system: System, setup: Setup, plan: Plan, parts: Parts, watch: Watch) -> SystemResult:
+async def _protocols(setup: Setup, plan: Plan, parts: Parts) -> dict[str, MeasuringProtocol]:
+    """How each system is about to be measured. Raises ConfigError for a folder with episodes measured otherwise."""
+    weights = None if setup.endpoint else weights_sha256(setup.model)
+    found = {}
+    for system in plan.systems:
+        protocol = await measuring_protocol(system, setup, parts, plan.questions, weights=weights)
+        check_protocol(plan.folder(system), protocol)
+        found[system.name] = protocol
+    return found
+
+
+async def _run_system(
+    system: System, setup: Setup, plan: Plan, parts: Parts, protocol: MeasuringProtocol, watch: Watch
+) -> SystemResult:
     clock = EngineClock(parts.engine)
     timed = replace(parts, engine=clock)
 
@@ -125,6 +145,7 @@ async def _run_system(system: System, setup: Setup, plan: Plan, parts: Parts, wa
         return await answer(system, question, timed)
 
     folder = plan.folder(system)
+    protocol.write(folder)
     with watch(system.name) as on_done:
         evaluation = await evaluate(
             plan.questions,
@@ -135,7 +156,8 @@ async def _run_system(system: System, setup: Setup, plan: Plan, parts: Parts, wa
             profile=setup.profile,
             engine_seconds=lambda: clock.busy_seconds,
         )
-    return _finish(system.name, folder, evaluation, setup, plan, agent=_agent(setup, parts))
+    agent = _agent(setup, parts)
+    return _finish(system.name, folder, evaluation, protocol, setup, plan, agent=agent)
 
 
 def _agent(setup: Setup, parts: Parts) -> dict[str, Any]:
@@ -147,15 +169,15 @@ def _finish(
     name: str,
     folder: Path,
     evaluation: Evaluation,
+    protocol: MeasuringProtocol,
     setup: Setup,
     plan: Plan,
     *,
     agent: Mapping[str, Any] | None = None,
 ) -> SystemResult:
-    summary = summarise(evaluation)
     assert isinstance(evaluation.rollouts, StoredRollouts)
     measured = measure(evaluation.rollouts, profile=evaluation.profile, top_k=setup.limits.top_k, prices=plan.prices)
-    store(folder, summary, measured, system={"system": name, "agent": agent})
+    summary = write_result(folder, evaluation, protocol, measured, system={"system": name, "agent": agent})
     return SystemResult(name, folder, summary, measured)
 
 
@@ -174,6 +196,7 @@ def _corpus_sample(plan: Plan) -> CorpusSample | None:
 async def _measure_retriever(setup: Setup, plan: Plan, searcher: Searcher) -> None:
     """Write the retriever's ceiling by kind of question, unless a run before this one did for the same questions."""
     path = plan.out / RETRIEVER
+    plan.out.mkdir(parents=True, exist_ok=True)
     about = {
         "questions_sha256": hashlib.sha256("\n".join(question.key for question in plan.questions).encode()).hexdigest(),
         "retriever": setup.retriever.url,
@@ -189,7 +212,5 @@ async def _measure_retriever(setup: Setup, plan: Plan, searcher: Searcher) -> No
 
 
 def _by_kind(questions: Sequence[Question], rows: Sequence[CeilingRow]) -> Mapping[str, Ceiling]:
-    members: dict[str, list[CeilingRow]] = {ALL: list(rows)}
-    for question, row in zip(questions, rows, strict=True):
-        members.setdefault(kind_of(question), []).append(row)
-    return {name: ceiling(found) for name, found in members.items()}
+    groups = group_by(zip(questions, rows, strict=True), itemgetter(0))
+    return {name: ceiling([row for _, row in members]) for name, members in groups.rows.items()}

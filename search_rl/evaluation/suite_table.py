@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from search_rl.evaluation.report import ALL, new_table
+from search_rl.evaluation.outcomes import ALL
+from search_rl.evaluation.report import new_table
 from search_rl.evaluation.statistics import Interval
 from search_rl.evaluation.suite import SystemResult
 

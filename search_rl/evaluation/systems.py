@@ -121,7 +121,7 @@ async def answer(system: System, question: Question, parts: Parts) -> Trajectory
 
     Raises what `run_episode` does, and RetrieverError when the search for what the prompt is to hold fails.
     """
-    searcher = _searcher(system, parts)
+    searcher = searcher_of(system, parts)
     limits = system.limits(parts.limits)
     if system.wording is None:
         return await _episode(question, parts, parts.protocol, limits, searcher)
@@ -150,7 +150,8 @@ def systems_named(names: Iterable[str]) -> tuple[System, ...]:
     return tuple(found.values())
 
 
-def _searcher(system: System, parts: Parts) -> Searcher:
+def searcher_of(system: System, parts: Parts) -> Searcher:
+    """Who answers the system's searches."""
     match system.retriever:
         case Retriever.RANDOM:
             assert parts.corpus is not None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import httpx
 from cachetools import LRUCache
@@ -164,6 +164,20 @@ class SearchClient:
     async def check(self) -> None:
         """Ask every service once and raise RetrieverError unless all of them answer."""
         await asyncio.gather(*(self._check_one(url) for url in self.urls))
+
+    async def info(self) -> Mapping[str, Any] | None:
+        """What the first service says of its index, None where it says nothing: Search-R1's own has no `/info`. Asks
+        once. Raises RetrieverError when it does not answer.
+        """
+        url = f"{self.urls[0]}/info"
+        try:
+            response = await self._client.get(url)
+            told = response.json() if response.status_code == httpx.codes.OK else None
+        except httpx.RequestError as error:
+            raise RetrieverError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+        except ValueError:
+            return None
+        return told if isinstance(told, Mapping) else None
 
     async def _check_one(self, url: str) -> None:
         """Ask something that any index can be asked. Raises RetrieverError unless a retriever answers."""

@@ -19,7 +19,7 @@ from search_rl.agent.selection import protocol_for
 from search_rl.algorithms.overlong import overlong_penalty
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
-from search_rl.engines.base import Generation
+from search_rl.engines.base import Generation, Sampling
 from search_rl.errors import EngineError
 from search_rl.records import rollout_to_row
 from search_rl.rewards import score_or_void
@@ -48,9 +48,17 @@ def _client(options_json: bytes) -> SearchClient:
 class ServerEngine:
     """verl's rollout servers as an engine; keeps the weight versions that sampled the episode."""
 
-    def __init__(self, client: Any, sampling_params: Mapping[str, Any], decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(
+        self,
+        client: Any,
+        sampling_params: Mapping[str, Any],
+        decode: Callable[[Sequence[int]], str],
+        *,
+        seed: int | None = None,
+    ) -> None:
         self._client = client
         self._decode = decode
+        self._sampling = Sampling(seed=seed)
         self._sampling_params = dict(sampling_params)
         self.versions: list[dict[str, Any]] = []
         self.num_preempted = 0
@@ -66,6 +74,9 @@ class ServerEngine:
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
         }
+        seed = self._sampling.seed_of(request_id, len(prompt_ids))
+        if seed is not None:
+            sampling_params["seed"] = seed
         try:
             output = await self._client.generate(
                 request_id=request_id, prompt_ids=list(prompt_ids), sampling_params=sampling_params
@@ -117,15 +128,17 @@ class SearchAgentLoop(AgentLoopBase):
         """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics."""
         settings = self.rollout_config.custom[SETTINGS_KEY]
         codec = TransformersCodec(self.tokenizer)
-        engine = ServerEngine(self.server_manager, sampling_params, codec.decode)
+        question = question_row(row).question
+        engine = ServerEngine(self.server_manager, sampling_params, codec.decode, seed=settings["seed"])
         client = _client(orjson.dumps(OmegaConf.to_container(settings["retriever"])))
         trajectory = await run_episode(
-            question_row(row).question,
+            question,
             engine=engine,
             searcher=client,
             codec=codec,
             protocol=protocol_for(codec, **settings["conversation"]),
             limits=Limits(**settings["limits"]),
+            request_id=f"{row['global_steps']}/{question.key}/{row['session_id']}",
         )
         reward = score_or_void(trajectory, orjson.loads(settings["reward"]))
         rollout = Rollout(trajectory, shaped(reward, trajectory, **settings["overlong"]), group_id=row["uid"])

@@ -146,6 +146,10 @@ class _CpuForward(FSDPEngineWithLMHead):
         packed, offsets = micro_batch["input_ids"].values(), micro_batch["input_ids"].offsets()
         lengths = offsets.diff()
         positions = loss_positions(lengths.tolist(), list(micro_batch["loss_mask"].unbind()))
+        if not len(
+            positions
+        ):  # Rows without a loss alone: one position keeps the graph whole, and their mask hides it.
+            positions = positions.new_zeros(1)
         padded_BL = torch.nested.to_padded_tensor(micro_batch["input_ids"], padding=0)
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         flat = rows * padded_BL.shape[1] + torch.arange(len(packed)) - offsets[rows]

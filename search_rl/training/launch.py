@@ -24,6 +24,7 @@ from search_rl.training.overrides import verl_overrides
 from search_rl.training.run_folder import RunFolder
 
 POLL_SECONDS = 1.0
+STARTING_STAGES = ("start", "first weight sync")
 ERROR_LINE = re.compile(r"\b(?!\w*Warning)\w*[a-z]\w*(?:Error|Exception): .+")
 ECHOES = ("EngineDeadError", "ChildFailedError", "ModuleNotFoundError")
 REPORTED_VERSIONS = (
@@ -160,7 +161,7 @@ def _ray_session(config: Config, tree: Any) -> Iterator[None]:
         options["address"] = config.hardware.ray_address
     try:
         ray.init(**options)
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, STOP)
         yield
     finally:
         children = psutil.Process().children(recursive=True)
@@ -168,9 +169,24 @@ def _ray_session(config: Config, tree: Any) -> Iterator[None]:
         _end(children)
 
 
-def _interrupt(*_: object) -> None:
-    """SIGTERM ends a run as Ctrl-C does; Ray's own handler would leave at once."""
-    raise KeyboardInterrupt
+class StopRequest:
+    """What SIGTERM does: the first asks a run that trains to save and end, any other one ends it as Ctrl-C does.
+
+    Ray's own handler would leave at once.
+    """
+
+    def __init__(self) -> None:
+        self.is_training = False
+        self.is_asked = False
+
+    def __call__(self, *_: object) -> None:
+        """The signal handler."""
+        if self.is_asked or not self.is_training:
+            raise KeyboardInterrupt
+        self.is_asked = True
+
+
+STOP = StopRequest()
 
 
 def _end(processes: list[psutil.Process], patience_seconds: float = 10.0) -> None:
@@ -218,9 +234,15 @@ def watch(
     to stop, or when the next sign of life is overdue."""
     import ray
 
+    is_told = False
     while True:
         done, _ = ray.wait([finished], timeout=POLL_SECONDS)
         pulse = ray.get(monitor.read.remote())
+        STOP.is_training = pulse.stage not in STARTING_STAGES
+        if STOP.is_asked and not is_told:
+            is_told = True
+            monitor.ask_to_stop.remote()
+            on_notice("asked to stop: the run ends with its last finished step saved; ask again to end it at once")
         for metrics in pulse.steps:
             on_step(metrics)
         for notice in pulse.notices:

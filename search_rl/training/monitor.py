@@ -45,6 +45,7 @@ class Monitor:
         self._steps: list[dict[str, Any]] = []
         self._notices: list[str] = []
         self._noticed_at = -math.inf
+        self._is_stop_asked = False
 
     def beat(self, stage: str, patience_seconds: float) -> None:
         """Note a sign of life."""
@@ -60,6 +61,14 @@ class Monitor:
     def fail(self, message: str) -> None:
         """Ask the driver to stop the run; the first message wins."""
         self._failure = self._failure or message
+
+    def ask_to_stop(self) -> None:
+        """Let the trainer know that the run should be saved and ended."""
+        self._is_stop_asked = True
+
+    def is_stop_asked(self) -> bool:
+        """True once somebody asked."""
+        return self._is_stop_asked
 
     def report(self, metrics: dict[str, Any]) -> None:
         """Hand a finished step's metrics to the driver."""
@@ -99,16 +108,23 @@ def report(metrics: dict[str, Any]) -> None:
     _send("report", metrics)
 
 
+def is_stop_asked() -> bool:
+    """True when this run should be saved and ended."""
+    asked = _send("is_stop_asked")
+    return asked is not None and bool(ray.get(asked))
+
+
 _handle: Any = None
 
 
-def _send(method: str, *arguments: Any) -> None:
+def _send(method: str, *arguments: Any) -> Any:
+    """The reply to come, None in a process without a run."""
     global _handle
     if not ray.is_initialized():
-        return
+        return None
     if _handle is None:
         try:
             _handle = ray.get_actor(ACTOR_NAME)
         except ValueError:
-            return
-    getattr(_handle, method).remote(*arguments)
+            return None
+    return getattr(_handle, method).remote(*arguments)

@@ -171,6 +171,8 @@ def _settings(config: Config) -> list[str]:
         "run_folder": str(config.run.folder.resolve()),
         "conversation": config.agent.conversation,
         "limits": asdict(limits_of(config.agent, config.retriever.top_k)),
+        # A generation that new weights interrupt goes on as another request, whose noise must not be the same again.
+        "seed": config.run.seed if config.trainer.mode == "sync" else None,
         "retriever": {
             **config.retriever.client_options,
             "url": list(config.retriever.urls),
@@ -214,6 +216,8 @@ def _hydra(value: Any) -> str:
     if isinstance(value, str):
         plain = value and all(character.isalnum() or character in "-_/.@" for character in value)
         return value if plain and value not in ("true", "false", "null") else json.dumps(value)
+    if value is None:
+        return "null"
     if isinstance(value, list):
         return f"[{','.join(_hydra(item) for item in value)}]"
     return {True: "True", False: "False"}.get(value, repr(value)) if isinstance(value, bool) else str(value)

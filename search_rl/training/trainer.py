@@ -83,6 +83,7 @@ class SearchSteps(PPOTrainer):
     def prepare_step(self) -> dict[str, Any]:
         """The step's questions go out; where they were taken from is kept, for a step that may never be finished."""
         self._data_position = self.train_dataloader.state_dict()
+        self._end_if_asked()
         prepared: dict[str, Any] = super().prepare_step()
         return prepared
 
@@ -104,6 +105,7 @@ class SearchSteps(PPOTrainer):
 
     def _balance_batch(self, batch: KVBatchMeta, *arguments: Any, **options: Any) -> KVBatchMeta:
         """Only live episodes go on: no estimator, loss or denominator of verl's ever sees a void one (invariant 7)."""
+        self._end_if_asked()
         found = self._read_episodes(batch)
         self._episodes += found
         self._check_episodes()
@@ -125,19 +127,27 @@ class SearchSteps(PPOTrainer):
             check_void_share(self._episodes.rollouts, step=step, max_share=settings["max_void_share"])
         except (RetrieverOutage, TrainingError) as error:
             self._folder.write_rollouts(step, self._episodes.rollouts)
-            self._save_finished_steps()
-            last = self._folder.last_step
-            way_on = "no step was finished" if last is None else f"step {last} is saved, go on with --resume"
-            raise type(error)(f"{error}; {way_on}") from error
+            raise type(error)(f"{error}; {self._save_finished_steps()}") from error
 
-    def _save_finished_steps(self) -> None:
-        """A checkpoint of the state after the last finished step, while the next one is under way."""
+    def _end_if_asked(self) -> None:
+        """Raises TrainingError, with everything saved, when somebody asked the run to stop (SIGTERM)."""
+        if monitor.is_stop_asked():
+            raise TrainingError(f"stopped as asked; {self._save_finished_steps()}")
+
+    def _save_finished_steps(self) -> str:
+        """How to go on, after a checkpoint of the state after the last finished step, while the next is under way.
+
+        No checkpoint is made where the next one has updated the weights already (`separate_async` with several updates
+        a step).
+        """
         finished = self.global_steps - 1
-        if finished < self._first_step or finished == self._folder.last_step:
-            return
-        self.global_steps = finished
-        self.train_dataloader = _Position(self._data_position)
-        self._save_checkpoint()
+        if finished >= self._first_step and finished != self._folder.last_step and not self.local_trigger_step:
+            self.global_steps = finished
+            if self.mode == "sync":  # Elsewhere questions are taken ahead, and verl saves them with their place.
+                self.train_dataloader = _Position(self._data_position)
+            self._save_checkpoint()
+        last = self._folder.last_step
+        return "no step was finished" if last is None else f"step {last} is saved, go on with --resume"
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         settings = self._settings
@@ -254,6 +264,7 @@ class _Position:
 
 
 def _plain(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Metrics as plain Python numbers."""
-    plain: dict[str, Any] = orjson.loads(orjson.dumps(metrics, option=orjson.OPT_SERIALIZE_NUMPY))
+    """Metrics as plain Python numbers; verl's counts by reward, for a table of its own, are left out."""
+    figures = {name: value for name, value in metrics.items() if not isinstance(value, dict)}
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(figures, option=orjson.OPT_SERIALIZE_NUMPY))
     return plain

@@ -46,6 +46,7 @@ def test_the_files_own_algorithm_keeps_its_keys() -> None:
         ("algorithm.estimater=rloo", "unknown key algorithm.estimater: did you mean estimator?"),
         ("algorithm=ppo", "algorithm: Input should be a valid dictionary"),
         ("algorithm.clip_high=0", "algorithm.clip_high: Input should be greater than 0 (got 0)"),
+        ("algorithm.clip_high=.inf", "algorithm.clip_high: Input should be a finite number (got inf)"),
         ("critic.learning_rate=-1", "critic.learning_rate: Input should be greater than 0 (got -1)"),
     ],
 )

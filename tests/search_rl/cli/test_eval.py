@@ -80,6 +80,31 @@ def test_resume_goes_on_and_refuses_to_mix(run_eval: Eval, tmp_path: Path) -> No
     assert len((tmp_path / "out" / "episodes.jsonl").read_text().splitlines()) == 3
 
 
+def test_a_refused_resume_loses_no_result(run_eval: Eval, service: str, tmp_path: Path) -> None:
+    """A finished result that counts as unfinished because somebody resumed it against another index."""
+    assert run_eval().exit_code == 0
+    stored = json.loads((tmp_path / "out" / "protocol.json").read_text())
+    assert stored["rules"]["limits"]["top_k"] == 3
+    assert stored["rules"]["datasets"]["demo"]["num_questions"] == 3
+    stored["rules"]["retriever"]["probes_sha256"] = "another"
+    (tmp_path / "out" / "protocol.json").write_text(json.dumps(stored))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    refused = run_eval("--resume")
+    assert refused.exit_code == 2
+    assert "cannot resume" in refused.output and "retriever.probes_sha256: another against " in refused.output
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_sampled_evaluation_says_so(run_eval: Eval, tmp_path: Path) -> None:
+    """Samples reported as greedy, a seed that is not heard, or a resume that mixes the two."""
+    assert run_eval("--temperature", "0.7", "--seed", "3").exit_code == 0
+    rules = json.loads((tmp_path / "out" / "protocol.json").read_text())["rules"]
+    assert (rules["sampling"]["temperature"], rules["sampling"]["seed"]) == (0.7, 3)
+    assert "its sampling is {'temperature': 0.7" in run_eval("--resume").output
+    assert run_eval("--seed", "3").exit_code == 2
+    assert "is no number to sample at" in run_eval("--temperature", "inf").output
+
+
 def test_a_profile_scores_the_evaluation(run_eval: Eval, questions: Path, tmp_path: Path) -> None:
     """A profile that is named and does not score, or that scores the summary and not the progress or the episodes."""
     row = {"id": "1", "question": "capital of France?", "golden_answers": ["Pa-ris"]}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from search_rl.cli.main import app
+from tests.search_rl.evaluation.judging_app import JudgingApp
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "prediction": "The Beatles", "golden_answers": ["Beatles"], "model": "x"},
@@ -197,3 +201,68 @@ def test_any_rows_give_figures_or_one_line(score: Score, rows: list[dict[str, An
     else:
         document = json.loads(result.stdout)
         assert document["num_rows"] + document["num_bad"] == len(rows)
+
+
+@pytest.fixture
+def judge() -> Iterator[tuple[JudgingApp, str]]:
+    """A judging server on loopback, which wants a token."""
+    served = JudgingApp(token="secret")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(served.app, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield served, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+def test_a_judge_stands_beside_the_scores(score: Score, judge: tuple[JudgingApp, str], tmp_path: Path) -> None:
+    """A judge's figure in one table with exact match, verdicts that are lost, or a judge that changes a score."""
+    served, url = judge
+    (tmp_path / "token").write_text("secret\n")
+    flags = ("--judge", url, "--judge-model", "org/judge", "--judge-token-file", str(tmp_path / "token"))
+    result = score(ROWS, *flags)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(score(ROWS).output)
+    assert "judged right 0.750 [0.301, 0.954], 4 rows, judge org/judge" in result.output
+    assert "judge" not in result.output.split("judged right")[0]
+    kept = tmp_path / "predictions.org_judge.verdicts.jsonl"
+    assert len(kept.read_text().splitlines()) == 4
+    document = json.loads(score(ROWS, "--json", *flags).stdout)
+    assert "judge" not in document["means"] and "judge" not in document["rows"][0]
+    assert document["judge"]["model"] == "org/judge"
+    assert [verdict["is_right"] for verdict in document["judge"]["verdicts"]] == [True, True, True, False]
+    assert len(served.requests) == 4
+
+
+def test_a_judge_that_fails_is_told_with_exit_code_one(
+    score: Score, judge: tuple[JudgingApp, str], tmp_path: Path
+) -> None:
+    """A judge's figure over half of the rows that looks like one over all, or scores lost with the judge."""
+    (tmp_path / "token").write_text("secret")
+    rows = [GOOD, {"id": "b", "prediction": "refused", "golden_answers": ["x"]}]
+    result = score(rows, "--judge", judge[1], "--judge-model", "m", "--judge-token-file", str(tmp_path / "token"))
+    assert result.exit_code == 1
+    assert result.output.startswith("exact match 0.500 ")
+    assert "NOT VALID: 1 of 2 without a verdict, counted wrong: judged right 0.500 " in result.output
+    assert "no verdict on b: " in result.output
+    refused = score(rows, "--judge", judge[1], "--judge-model", "m", "--verdicts", str(tmp_path / "v.jsonl"))
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "401" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (("--judge", "http://127.0.0.1:9"), "needs --judge-model"),
+        (("--judge-model", "m"), "--judge-model m needs --judge"),
+        (("--verdicts", "v"), "--verdicts v needs --judge"),
+        (("--judge", "nowhere", "--judge-model", "m"), "must look like http://"),
+        (("--judge", "http://127.0.0.1:9", "--judge-model", "m", "--judge-token-file", "none"), "cannot be read"),
+    ],
+)
+def test_options_of_a_judge_that_do_not_fit(score: Score, flags: tuple[str, ...], fault: str) -> None:
+    """A judge that is asked for and silently left out."""
+    result = score([GOOD], *flags)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert fault in result.stderr

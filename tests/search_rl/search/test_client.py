@@ -12,12 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from retriever_server.app import create_app
 from search_rl.agent.episode import Limits, run_episode
 from search_rl.agent.protocols import PROTOCOLS
 from search_rl.engines.scripted import ScriptedEngine
 from search_rl.errors import ConfigError, RetrieverError
 from search_rl.search import SearchClient
 from search_rl.types import Question, SearchResult, StopReason, Trajectory
+from tests.search_rl.cli.conftest import OnePassage
 from tests.search_rl.conftest import ByteCodec
 
 Handler = Callable[[httpx.Request], Any]
@@ -388,3 +390,22 @@ def test_a_token_file_without_a_token_is_named(tmp_path: Path, content: str | No
         path.write_text(content)
     with pytest.raises(ConfigError, match=r"retriever\.token_file: .*token"):
         SearchClient("http://host:1", token_file=path)
+
+
+def told_by(transport: httpx.AsyncBaseTransport) -> Any:
+    """What a service says of itself."""
+
+    async def ask() -> Any:
+        async with SearchClient("http://retriever/retrieve", transport=transport) as searcher:
+            return await searcher.info()
+
+    return asyncio.run(ask())
+
+
+def test_what_a_service_says_of_itself() -> None:
+    """A protocol file without the index, or a service of the Search-R1 family refused because it has no /info."""
+    assert told_by(httpx.ASGITransport(create_app(OnePassage()))).keys() == {"index", "limits"}
+    for response in (httpx.Response(404), httpx.Response(200, text="hello"), httpx.Response(200, json=[1])):
+        assert told_by(httpx.MockTransport(lambda _, answer=response: answer)) is None
+    with pytest.raises(RetrieverError, match="http://retriever/info: ConnectError refused"):
+        told_by(httpx.MockTransport(refuse))

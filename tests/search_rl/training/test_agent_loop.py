@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from search_rl.types import (
@@ -55,3 +60,35 @@ def test_interrupted_generation_ends_with_its_stop_string(codec: ByteCodec) -> N
     assert length_to_stop(ids, stop, codec.decode) == len(whole)
     assert length_to_stop(whole, stop, codec.decode) == len(whole)
     assert length_to_stop(whole[:-1], stop, codec.decode) == len(whole) - 1
+
+
+@dataclass
+class Server:
+    """verl's client, as far as sampling goes: it answers one token and remembers what it was asked."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    async def generate(
+        self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> SimpleNamespace:
+        self.asked.append(sampling_params)
+        version = {"min_global_steps": 0, "max_global_steps": 0}
+        return SimpleNamespace(token_ids=[1], log_probs=[-1.0], num_preempted=0, extra_fields=version)
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_each_turn_of_each_sibling_has_its_own_seed_and_a_resumed_run_the_same(seed: int | None) -> None:
+    """Would catch a resumed step that samples other episodes than the step it repeats, and siblings that are copies."""
+    from search_rl.training.agent_loop import ServerEngine
+
+    def seeds(*episodes: str) -> list[int | None]:
+        server = Server()
+        for episode in episodes:
+            for prompt_ids in ([1, 2], [1, 2, 3]):
+                engine = ServerEngine(server, {"temperature": 1.0}, str, seed=seed)
+                asyncio.run(engine.generate(prompt_ids, max_tokens=4, stop=(), request_id=episode))
+        return [asked.get("seed") for asked in server.asked]
+
+    first = seeds("3/3:toy/1/0", "3/3:toy/1/1")
+    assert seeds("3/3:toy/1/0", "3/3:toy/1/1") == first
+    assert len(set(first)) == (4 if seed else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_void_batch_has_no_loss_and_no_gradient(engines: tuple[Any, Any]) -> Non
     assert with_void[0] == pytest.approx(without[0], rel=1e-6)
     for name, gradient in without[1].items():
         torch.testing.assert_close(with_void[1][name], gradient, atol=1e-7, rtol=1e-4, msg=name)
+
+
+def test_micro_batch_of_rows_without_a_loss_alone_goes_through(engines: tuple[Any, Any]) -> None:
+    """Would catch a step that dies where void or padding rows share a micro-batch with nobody."""
+    alone = [EPISODES[0], replace(EPISODES[3], prompt=[4] * 20), replace(EPISODES[3], prompt=[4] * 21)]
+    ours, verls = (loss_and_gradients(engine, alone) for engine in engines)
+    assert ours[0] == pytest.approx(verls[0], rel=1e-5)
+    for name, gradient in verls[1].items():
+        torch.testing.assert_close(ours[1][name], gradient, atol=1e-6, rtol=1e-3, msg=name)
+    with engines[0].eval_mode():
+        output = engines[0].forward_backward_batch(batch_of(alone[1:]), None, forward_only=True)
+    assert not torch.cat([row[20:] for row in output["model_output"]["log_probs"].unbind()]).any()
 
 
 def test_rows_without_advantage_are_left_out_of_the_policy_loss_exactly(

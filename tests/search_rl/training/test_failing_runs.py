@@ -34,6 +34,24 @@ def test_sigterm_at_the_start_leaves_no_process(workspace: Any) -> None:
     assert [survivor.name() for survivor in alive] == []
 
 
+def test_sigterm_in_mid_run_saves_the_last_finished_step(workspace: Any) -> None:
+    """Would catch hours of training lost to a scheduler that ends a job before its next checkpoint was due."""
+    asked = replace(workspace, name="asked")
+    metrics = asked.run_folder.root / "metrics.jsonl"
+    endless = ("--set", "trainer.total_steps=50", "--set", "trainer.save_every_steps=50")
+    with asked.start_training(*endless) as process:
+        tree = asked.await_in(process, lambda: metrics.exists() and bool(read_metrics(metrics)), "the first step")
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 2
+    finished = asked.run_folder.last_step
+    assert finished == read_metrics(metrics)[-1]["step"]
+    assert f"stopped as asked; step {finished} is saved, go on with --resume" in error.strip().splitlines()[-1]
+    assert (asked.run_folder.export / "config.json").exists()
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert [survivor.name() for survivor in alive] == []
+
+
 def test_dead_engine_is_an_error_within_two_minutes_and_the_checkpoint_stays(workspace: Any) -> None:
     """Would catch a run that waits for ever on a rollout engine that is gone."""
     dead = replace(workspace, name="dead")

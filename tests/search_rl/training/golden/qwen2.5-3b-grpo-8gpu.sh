@@ -91,6 +91,7 @@ VERL_USE_EXTERNAL_MODULES=search_rl.training.plugin python -m verl.trainer.main_
   +actor_rollout_ref.rollout.custom.search_rl.limits.max_prompt_tokens=2048 \
   +actor_rollout_ref.rollout.custom.search_rl.limits.max_response_tokens=4096 \
   +actor_rollout_ref.rollout.custom.search_rl.limits.top_k=3 \
+  +actor_rollout_ref.rollout.custom.search_rl.seed=1 \
   '+actor_rollout_ref.rollout.custom.search_rl.retriever.url=["http://127.0.0.1:8000"]' \
   +actor_rollout_ref.rollout.custom.search_rl.retriever.timeout_seconds=30.0 \
   +actor_rollout_ref.rollout.custom.search_rl.retriever.max_attempts=6 \
