@@ -137,7 +137,11 @@ class AgentSection(Section):
 
 
 class RolloutSection(Section):
-    """A training step samples `prompts_per_step` questions, `samples_per_prompt` episodes each."""
+    """A training step samples `prompts_per_step` questions, `samples_per_prompt` episodes each.
+
+    With `reproducible` each request has a seed of its own, so that a step that is done again samples what it did before
+    (`trainer.mode: sync` only); vLLM samples seeded requests one by one, which takes time.
+    """
 
     prompts_per_step: PositiveInt = 512
     samples_per_prompt: PositiveInt = 5
@@ -147,6 +151,7 @@ class RolloutSection(Section):
     gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)
     tensor_parallel: PositiveInt = 1
     num_workers: PositiveInt = 8
+    reproducible: bool = False
 
 
 class OptimizerSection(Section):

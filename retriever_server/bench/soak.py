@@ -81,19 +81,22 @@ def measure_soak(
 def _soaked(spec: SoakSpec, server: Server, report: Callable[[str], None]) -> Soak:
     samples: list[Usage] = []
     with started_client("soak_client", orjson.dumps(spec, default=str)) as client:
-        for usage in _sampled(server, client.is_running, spec.seconds):
+        next_share = 0.1
+        for share, usage in _sampled(server, client.is_running, spec.seconds):
             samples.append(usage)
-            if len(samples) % (_NUM_SAMPLES // 10) == 0:
-                report(f"{100 * len(samples) // _NUM_SAMPLES} %: {usage.private_bytes / 2**20:.0f} MiB private")
+            if share >= next_share:
+                report(f"{share:.0%}: {usage.private_bytes / 2**20:.0f} MiB private")
+                next_share = share + 0.1
         result = TypeAdapter(SoakResult).validate_json(client.answer(within_seconds=_SPARE_SECONDS))
     return Soak(spec.seconds, spec.num_clients, result, tuple(samples))
 
 
-def _sampled(server: Server, is_running: Callable[[], bool], seconds: float) -> Iterator[Usage]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and is_running():
+def _sampled(server: Server, is_running: Callable[[], bool], seconds: float) -> Iterator[tuple[float, Usage]]:
+    """The share of the time that is over, and what the server uses then."""
+    start = time.monotonic()
+    while (share := (time.monotonic() - start) / seconds) < 1 and is_running():
         time.sleep(max(seconds / _NUM_SAMPLES, _LEAST_SAMPLE_SECONDS))
-        yield server.usage()
+        yield share, server.usage()
 
 
 def _growth(values: Sequence[int]) -> float:

@@ -133,6 +133,8 @@ def _rollout(config: Config) -> dict[str, Any]:
         "calculate_log_probs": True,
         "log_prob_use_dynamic_bsz": True,
         "log_prob_max_token_len_per_gpu": config.optimizer.micro_batch_tokens,
+        # On a CPU vLLM 0.28 dies of a seeded request whose prompt is cut in two.
+        "enable_chunked_prefill": not (on_cpu and rollout.reproducible),
         "free_cache_engine": not on_cpu,
         "agent": {"num_workers": rollout.num_workers, "default_agent_loop": AGENT_LOOP},
         "checkpoint_engine": {
@@ -172,7 +174,7 @@ def _settings(config: Config) -> list[str]:
         "conversation": config.agent.conversation,
         "limits": asdict(limits_of(config.agent, config.retriever.top_k)),
         # A generation that new weights interrupt goes on as another request, whose noise must not be the same again.
-        "seed": config.run.seed if config.trainer.mode == "sync" else None,
+        "seed": config.run.seed if config.rollout.reproducible and config.trainer.mode == "sync" else None,
         "retriever": {
             **config.retriever.client_options,
             "url": list(config.retriever.urls),

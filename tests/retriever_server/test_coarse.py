@@ -5,6 +5,7 @@ from __future__ import annotations
 import faiss
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -95,3 +96,16 @@ def test_an_answer_does_not_depend_on_its_batch() -> None:
     queries_QD = unit(11, 33)
     together = quick.search(queries_QD, 10)
     assert [quick.search(queries_QD[row : row + 1], 10)[0] for row in range(33)] == together
+
+
+@pytest.mark.parametrize("dimension", [24, 768, 1000])
+@pytest.mark.parametrize(("num_rows", "num_queries"), [(1, 1), (33, 3), (1000, 1), (1000, 64)])
+def test_products_of_copies_are_summed_in_float32(dimension: int, num_rows: int, num_queries: int) -> None:
+    """Would catch a torch that sums in bfloat16, on which the bound, and so every proof, would be too low."""
+    rows_ND = torch.from_numpy(unit(12, num_rows, dimension) + 0.05).bfloat16()
+    queries_QD = torch.from_numpy(unit(13, num_queries, dimension) + 0.05).bfloat16()
+    products_NQ = torch.mm(rows_ND, queries_QD.T, out=torch.empty(num_rows, num_queries, dtype=torch.bfloat16))
+    exact_NQ = rows_ND.double() @ queries_QD.double().T
+    lengths = float(rows_ND.double().norm(dim=1).max() * queries_QD.double().norm(dim=1).max())
+    allowed_NQ = 2.0**-8 * exact_NQ.abs() + dimension * 2.0**-23 * lengths
+    assert bool(((products_NQ.double() - exact_NQ).abs() <= allowed_NQ).all())

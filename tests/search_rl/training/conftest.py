@@ -148,7 +148,7 @@ data: {{train: [{folder}/train.parquet], dev: [{folder}/train.parquet]}}
 retriever: {{url: "{url}"}}
 agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 24, max_observation_tokens: 100,
         max_response_tokens: 180}}
-rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16,
+rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16, reproducible: true,
           gpu_memory_share: 0.2}}
 algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
 optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-2}}
