@@ -15,14 +15,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A mistake shows in the first minute. Where several processes share the work, a file stays in one, so that what
-    its tests share is made once, and tests that keep every core busy run one after the other.
-    """
+    """A mistake shows in the first minute; files stay together, so that what they share is made once."""
     if not config.getoption("--algorithms"):
         left_out = [item for item in items if item.get_closest_marker("algorithms")]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
-    for item in items:
-        group = "engine" if item.get_closest_marker("engine") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
