@@ -32,6 +32,7 @@ def building_folder(out: Path) -> Iterator[Path]:
         with _locked(folder.with_name(f"{folder.name}.lock"), out):
             folder.mkdir(exist_ok=True)
             _clear(folder)
+            _remove_shards(out)
             try:
                 yield folder
                 is_done = True
@@ -45,22 +46,22 @@ def building_folder(out: Path) -> Iterator[Path]:
 
 
 def take_place(folder: Path, out: Path) -> None:
-    """Put the folder, written through to the disk, in the place of `out`.
+    """Put the folder, written through to the disk, in the place of `out`; its encoded shards go only then.
 
     An index that is there is exchanged for it in one step and then deleted; where the file system cannot exchange
     (NFS), there is none for a moment.
     """
-    shutil.rmtree(folder / SHARDS_FOLDER, ignore_errors=True)
     _flush(folder)
     if not (out / MANIFEST_FILE).is_file():
         folder.rename(out.absolute())
-        return
-    if not _exchange(folder, out.absolute()):
+    elif _exchange(folder, out.absolute()):
+        shutil.rmtree(folder)
+    else:
         old = folder.with_name(f"{folder.name}-old")
         out.rename(old)
         folder.rename(out.absolute())
-        folder = old
-    shutil.rmtree(folder)
+        shutil.rmtree(old)
+    _remove_shards(out)
 
 
 def built_files(folder: Path) -> list[Path]:
@@ -114,8 +115,13 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
+def _remove_shards(out: Path) -> None:
+    """What a build leaves in its index when it is killed in its last moment."""
+    shutil.rmtree(out / SHARDS_FOLDER, ignore_errors=True)
+
+
 def _flush(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
+    for path in (*built_files(folder), *(path for path in folder.iterdir() if path.is_dir()), folder):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

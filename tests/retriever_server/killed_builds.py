@@ -52,14 +52,21 @@ def start_build(corpus: Path, out: Path, log: Path) -> int:
     return pid
 
 
+def identity(folder: Path) -> int | None:
+    """A number that another folder of this name does not have."""
+    return folder.stat().st_ino if folder.exists() else None
+
+
 def main(corpus: Path, out: Path, log: Path, kill_after_seconds: Sequence[float]) -> None:
-    """Print how many of the builds were killed before their end; the last one is not."""
+    """Print how many of the builds were killed before their index was in its place; the last one is not killed."""
     num_killed = 0
     for seconds in kill_after_seconds:
+        index_before = identity(out)
         pid = start_build(corpus, out, log)
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
-        num_killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        os.waitpid(pid, 0)
+        num_killed += identity(out) == index_before
     if os.waitpid(start_build(corpus, out, log), 0)[1] != 0:
         sys.exit("the last build failed")
     print(num_killed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import random
 import signal
 import subprocess
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from retriever_server.errors import IndexFolderError
 from retriever_server.index import build_index
-from retriever_server.manifest import read_manifest
+from retriever_server.manifest import MANIFEST_FILE, read_manifest
 from retriever_server.opening import check_index
 from retriever_server.schema import Passage
 from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
@@ -87,6 +89,27 @@ def test_what_a_failed_build_encoded_is_not_encoded_again(tmp_path: Path) -> Non
     assert (encoder.count, progress) == (SHARD, [SHARD, 2 * SHARD, 3 * SHARD])
     assert notices == ["2,048 of 3,072 passages were encoded before"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
+
+
+def test_a_disk_that_fails_at_the_last_moment_takes_no_vectors_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch encoded shards that are deleted before the index that was made of them is on the disk."""
+    corpus, out, fsync = some_corpus(tmp_path / "corpus.jsonl", 2 * SHARD), tmp_path / "index", os.fsync
+
+    def failing_fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").resolve().name == MANIFEST_FILE:
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing_fsync)
+    with pytest.raises(IndexFolderError, match=r"index: the index cannot be written \(Input/output error\)"):
+        build_index(corpus, out, CountingEncoder())
+    monkeypatch.undo()
+    encoder = CountingEncoder()
+    build_index(corpus, out, encoder)
+    assert encoder.count == 0
+    assert [path.name for path in tmp_path.glob(".*")] + [path.name for path in out.glob("shards")] == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY rubbish", None])
