@@ -13,7 +13,7 @@ from search_rl.datasets.questions import QuestionRow, question_row, records
 from search_rl.datasets.rows import RowFault, fields_of, plain
 from search_rl.errors import DataError, unknown_name
 
-FIELDS = ("id", "question", "golden_answers", "kind", "data_source", "evidence_ids")
+FIELDS = ("id", "question", "golden_answers", "kind", "data_source", "evidence_ids", "evidence_titles")
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -101,6 +101,4 @@ def _extra(fields: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]
     """The row's `extra_info` with the evidence that was mapped."""
     given = fields.get("extra_info")
     extra = dict(given) if isinstance(given, Mapping) else {}
-    if "evidence_ids" in kept:
-        extra["evidence_ids"] = kept["evidence_ids"]
-    return extra
+    return extra | {name: kept[name] for name in ("evidence_ids", "evidence_titles") if name in kept}

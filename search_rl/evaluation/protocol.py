@@ -189,7 +189,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _questions_sha256(questions: Sequence[Question]) -> str:
     digest = hashlib.sha256()
     for question in sorted(questions, key=lambda question: question.key):
-        digest.update(_canonical([question.id, question.text, question.golden_answers, question.evidence_ids]) + b"\n")
+        row = [question.id, question.text, question.golden_answers, question.evidence_ids]
+        # A question without titles keeps the digest that it had before there were any.
+        digest.update(_canonical([*row, question.evidence_titles] if question.evidence_titles else row) + b"\n")
     return digest.hexdigest()
 
 

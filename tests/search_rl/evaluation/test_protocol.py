@@ -96,8 +96,11 @@ def test_data_sets_are_told_by_what_was_asked() -> None:
         [questions[0]],
         [questions[0], Question("b", "b!", ("y",), "nq")],
         [questions[0], ask("b", "y", "Y")],
+        [questions[0], Question("b", "b", ("y",), "nq", evidence_titles=("B",))],
     ):
         assert protocols.dataset_rules(changed)["nq"]["sha256"] != rules["nq"]["sha256"]
+    before_titles = "3997429d56bfd66171f177f915bb8a04a1d8a4809729b0f99744cc920fe85f0c"
+    assert rules["nq"]["sha256"] == before_titles
 
 
 def test_a_retriever_is_told_by_what_it_finds() -> None:
