@@ -111,6 +111,11 @@ async def score_rollouts(path: Path, setup: Setup, plan: Plan, watch: Watch) -> 
     settings = {"system": "rollouts", "rollouts": str(path.resolve()), "profile": setup.profile.name}
     check_claim(plan.out, settings, is_resumed=plan.is_resumed)
     stored = stored_answers(path)
+    extra = stored.offsets_bytes.keys() - {question.key for question in plan.questions}
+    if extra:
+        _logger.warning(
+            "%s answers %d questions that are not asked, such as %s: left out", path, len(extra), min(extra)
+        )
     claim(plan.out, settings)
     protocol = rollouts_protocol(path, setup, plan.questions)
     protocol.write(plan.out)

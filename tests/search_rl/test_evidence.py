@@ -43,7 +43,7 @@ def test_titles_of_two_articles(title: str, other: str) -> None:
     assert title_key(title) != title_key(other)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.text())
 def test_quotes_of_wiki18_change_no_title(title: str) -> None:
     """A title that is lost or doubled when a corpus puts it in quotes."""

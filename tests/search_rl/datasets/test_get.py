@@ -158,7 +158,7 @@ def test_search_r1s_merged_parquet_keeps_the_set_of_each_row(tmp_path: Path) -> 
     """Groups of NQ and HotpotQA rows with one id merged into one, as in the reference (D9)."""
     shared = {"question": "Who?", "golden_answers": ["Ada"], "prompt": [{"role": "user", "content": "Who?"}]}
     rows: list[dict[str, Any]] = [{"id": "train_0", "data_source": name, **shared} for name in ("nq", "hotpotqa")]
-    rows[1]["metadata"] = SHAPES["hotpotqa"]["metadata"]
+    rows[0]["metadata"], rows[1]["metadata"] = None, SHAPES["hotpotqa"]["metadata"]
     folder = tmp_path / "published"
     folder.mkdir()
     pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
