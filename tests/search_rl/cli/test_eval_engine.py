@@ -24,6 +24,8 @@ FILES |= {"report.md", "report.html", "row.csv"}
 CONFIG = """
 run: {name: eval}
 model: {path: TINY}
+data: {train: [unused.parquet], dev: [unused.parquet]}
+trainer: {total_steps: 1}
 retriever: {url: "URL"}
 agent: {prompt: short, max_turns: 1, max_prompt_tokens: 200, max_turn_tokens: 24, max_observation_tokens: 100,
         max_response_tokens: 180}
@@ -68,7 +70,8 @@ def kill_after(rows: int, path: Path, arguments: list[str]) -> bytes:
     with subprocess.Popen([sys.executable, "-m", "search_rl.cli.main", *arguments], stderr=subprocess.DEVNULL) as child:
         deadline = time.monotonic() + 300
         while not path.exists() or path.read_bytes().count(b"\n") < rows:
-            assert child.poll() is None and time.monotonic() < deadline, "the evaluation asked too few questions"
+            assert child.poll() is None, "the evaluation ended by itself"
+            assert time.monotonic() < deadline, "the evaluation asked too few questions"
             time.sleep(0.02)
         child.kill()
     return path.read_bytes()
