@@ -65,6 +65,16 @@ def test_differences_are_named_and_short() -> None:
     assert first.differences(other_model) == ()
 
 
+def test_a_group_that_one_lacks_is_one_difference() -> None:
+    """Thirty lines about an index where the whole difference is that a control has none."""
+    served = protocol(retriever={"answered_by": "served", "index": {"kind": "flat", "files": {"a": "1", "b": "2"}}})
+    control = protocol(retriever={"answered_by": "random"})
+    assert [str(difference) for difference in served.differences(control)] == [
+        "retriever.answered_by: served against random",
+        "retriever.index: 3 rules against None",
+    ]
+
+
 def test_a_word_of_the_prompt_or_the_template_shows(codec: ByteCodec) -> None:
     """A correction, a closing tag or a chat template that moves scores and no digest."""
     rules = protocols.prompt_rules(SHORT, codec)
