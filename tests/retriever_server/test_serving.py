@@ -87,14 +87,16 @@ def test_it_says_when_it_is_ready_answers_and_ends_cleanly(planets_folder: Path)
 
 
 class GatedEncoder(BagOfWordsEncoder):
-    """Encodes "Mars" once `gate` is open."""
+    """Encodes "Mars" once `gate` is open; `texts` keeps all that it was given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_asked, self.gate = threading.Event(), threading.Event()
+        self.texts: list[str] = []
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """See Encoder."""
+        self.texts += texts
         if "Mars" in texts:
             self.is_asked.set()
             assert self.gate.wait(20)
@@ -117,6 +119,51 @@ def test_requests_under_way_are_answered_before_it_stops(planets_folder: Path) -
             httpx.post(url, json={"query": "Venus"})
 
     served_here(planets_folder, ask, load_encoder=lambda name: encoder)
+
+
+def pending_queries(url: str, expected: int) -> None:
+    """Wait until so many queries wait; the service answers meanwhile."""
+    deadline = time.monotonic() + 20
+    while httpx.get(url.replace("/retrieve", "/health"), timeout=20).json()["pending_queries"] != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_queries_of_a_client_that_closed_its_connection_are_not_searched(planets_folder: Path) -> None:
+    """Would catch a server that learns of a closed connection only when it answers, after the work was done."""
+    encoder = GatedEncoder()
+
+    def ask(url: str, reports: Reports) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            answer = thread.submit(httpx.post, url, json={"query": "Mars"}, timeout=20)
+            assert encoder.is_asked.wait(20)
+            body = b'{"queries": ["Venus", "Pluto"]}'
+            headers = (b"Host: here", b"Content-Type: application/json", b"Content-Length: %d" % len(body))
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0)) as gone:
+                gone.sendall(b"\r\n".join((b"POST /retrieve HTTP/1.1", *headers, b"", body)))
+                pending_queries(url, 2)
+            pending_queries(url, 0)
+            encoder.gate.set()
+            assert answer.result().status_code == 200
+        assert httpx.post(url, json={"query": "Earth"}, timeout=20).status_code == 200
+
+    served_here(planets_folder, ask, load_encoder=lambda name: encoder)
+    assert encoder.texts[-2:] == ["Mars", "Earth"] and "Venus" not in encoder.texts
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement(planets_folder: Path) -> None:
+    """Would catch the body of an answer that is held back for 40 ms, until the client has acknowledged its head."""
+    seconds: list[float] = []
+
+    def ask(url: str, reports: Reports) -> None:
+        with httpx.Client() as client:
+            for number in range(20):
+                start = time.perf_counter()
+                client.post(url, json={"query": f"Mars {number}"})
+                seconds.append(time.perf_counter() - start)
+
+    served_here(planets_folder, ask)
+    assert sorted(seconds)[10] < 0.03
 
 
 def test_sighup_serves_the_folder_as_it_is_now_or_says_why_not(planets_folder: Path, tmp_path: Path) -> None:
