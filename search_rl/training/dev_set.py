@@ -24,15 +24,6 @@ class DevResult:
     high: float
     n: int
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The figures under their metric names."""
-        return {
-            "dev/exact_match": self.exact_match,
-            "dev/exact_match_low": self.low,
-            "dev/exact_match_high": self.high,
-        }
-
 
 def dev_scores(rollout: Rollout) -> dict[str, float]:
     """What verl's validation carries of one dev question. A void episode is a wrong answer there (invariant 9)."""
@@ -47,10 +38,19 @@ def dev_result(step: int, num_questions: int, scores: Mapping[str, Sequence[floa
     return DevResult(step, interval.mean, interval.low, interval.high, num_questions)
 
 
-def void_share(num_questions: int, scores: Mapping[str, Sequence[float | None]]) -> float:
-    """The share of the questions whose episode is void, or raised and has no row."""
-    column = scores.get("void", ())
-    return (num_questions - len(column) + sum(1.0 if value is None else value for value in column)) / num_questions
+def dev_metrics(
+    result: DevResult, *, best: DevResult, scores: Mapping[str, Sequence[float | None]]
+) -> dict[str, float]:
+    """The figures of a step under their metric names; `scores` as for `dev_result`."""
+    voids = scores.get("void", ())
+    num_void = result.n - len(voids) + sum(1.0 if value is None else value for value in voids)
+    return {
+        "dev/exact_match": result.exact_match,
+        "dev/exact_match_low": result.low,
+        "dev/exact_match_high": result.high,
+        "dev/void_share": num_void / result.n,
+        "dev/best_step": best.step,
+    }
 
 
 def best_result(folder: RunFolder) -> DevResult | None:

@@ -67,7 +67,8 @@ class RunFolder:
     @property
     def steps(self) -> list[int]:
         """The steps with a checkpoint, whole or not, in order."""
-        return sorted(int(path.name.removeprefix("global_step_")) for path in self.checkpoints.glob("global_step_*"))
+        numbers = (path.name.removeprefix("global_step_") for path in self.checkpoints.glob("global_step_*"))
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
     @property
     def last_step(self) -> int | None:

@@ -165,6 +165,8 @@ class SearchSteps(DevSteps):
             check_agreement(found, min_pearson=settings["min_agreement_pearson"], max_gap=settings["max_agreement_gap"])
             metrics.update(found.metrics)
             self._is_checked = True
+        if bypass:  # The step's ratio is to what sampled, as in all other steps: a resume changes nothing.
+            batch = super()._compute_old_log_prob(batch, metrics)
         return batch
 
     def _read_episodes(self, batch: KVBatchMeta) -> StepEpisodes:

@@ -7,7 +7,7 @@ from typing import Any
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from search_rl.training import monitor
-from search_rl.training.dev_set import dev_result, keep_if_best, void_share
+from search_rl.training.dev_set import dev_metrics, dev_result, keep_if_best
 from search_rl.training.run_folder import RunFolder, read_metrics
 
 
@@ -56,9 +56,4 @@ class DevSteps(PPOTrainer):
         """The dev metrics, in place of verl's means over the rows that came back."""
         num_questions = sum((expected_acc_counts or {}).values())
         result = dev_result(self.global_steps, num_questions, reward_extra_infos_dict)
-        best = keep_if_best(self._folder, result)
-        return {
-            **result.metrics,
-            "dev/void_share": void_share(num_questions, reward_extra_infos_dict),
-            "dev/best_step": best.step,
-        }
+        return dev_metrics(result, best=keep_if_best(self._folder, result), scores=reward_extra_infos_dict)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search_rl.errors import TrainingError
-from search_rl.training.dev_set import DevResult, best_result, dev_result, dev_scores, keep_if_best, void_share
+from search_rl.training.dev_set import DevResult, best_result, dev_metrics, dev_result, dev_scores, keep_if_best
 from search_rl.training.run_folder import RunFolder
 from search_rl.types import Answer, Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory, Turn
 
@@ -33,9 +33,10 @@ def test_dev_score_is_over_all_rows() -> None:
     result = dev_result(40, 10, scores)
     assert (result.step, result.exact_match, result.n) == (40, 0.3, 10)
     assert (result.low, result.high) == pytest.approx((0.10779, 0.60322), abs=1e-5)  # Wilson, by hand
-    assert void_share(10, scores) == pytest.approx(0.6)
+    assert dev_metrics(result, best=result, scores=scores)["dev/void_share"] == pytest.approx(0.6)
     nothing = dev_result(40, 10, {})
-    assert (nothing.exact_match, nothing.low, void_share(10, {})) == (0.0, 0.0, 1.0)
+    assert (nothing.exact_match, nothing.low) == (0.0, 0.0)
+    assert dev_metrics(nothing, best=result, scores={})["dev/void_share"] == 1.0
 
 
 def save(folder: RunFolder, step: int) -> None:

@@ -145,6 +145,15 @@ def test_last_checkpoints_stay_also_after_a_resume(tmp_path: Path) -> None:
     assert not folder.fault(4)
 
 
+def test_copy_that_a_user_put_aside_is_no_checkpoint(tmp_path: Path) -> None:
+    """Would catch a name that is read as a number, and a copy that is pruned."""
+    folder = RunFolder(tmp_path)
+    checkpoint(folder, 1).rename(folder.checkpoints / "global_step_1.bak")
+    checkpoint(folder, 2, keep=1)
+    assert (folder.steps, folder.last_step) == ([2], 2)
+    assert (folder.checkpoints / "global_step_1.bak" / "data.pt").exists()
+
+
 def test_old_checkpoint_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     """verl removed the old one before the new one had its place in the data: a kill there left none."""
     folder = RunFolder(tmp_path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -85,17 +86,24 @@ def test_damaged_checkpoint_is_passed_over_and_told(resumed: Any, resumption: An
 
 
 def test_step_after_a_resume_is_the_step_of_the_run_that_went_straight_on(resumed: Any) -> None:
-    """Would catch any state that a checkpoint lacks: data order, seeds, weights, optimiser, schedule."""
+    """Would catch any state that a checkpoint lacks: place in the data, seeds, weights, rate."""
     straight = straight_run(resumed)
-    ids, log_probs = zip(*(by_question(run.rollouts(3)) for run in (straight, resumed)), strict=True)
-    assert ids[0] == ids[1]
-    assert all(len(set(siblings)) == 2 for siblings in ids[0].values()), "equal siblings would make it easy"
-    assert ids[0] != by_question(straight.rollouts(2))[0]
-    assert log_probs[0] == pytest.approx(log_probs[1], abs=0.01)
-    rows = [read_metrics(run.run_folder.root / "metrics.jsonl")[2] for run in (straight, resumed)]
-    same = [name for name in rows[0] if name.startswith(("actor/", "critic/", "reward/", "agent/", "group/", "waste/"))]
-    assert len(same) > 30
-    assert {name: rows[1][name] for name in same} == pytest.approx({name: rows[0][name] for name in same}, rel=1e-2)
+    (ids, log_probs), (same_ids, same_log_probs) = (by_question(run.rollouts(3)) for run in (straight, resumed))
+    assert all(len(set(siblings)) == 2 for siblings in ids.values()), "siblings that are copies would prove nothing"
+    assert same_ids == ids
+    assert same_log_probs == pytest.approx(log_probs, abs=1e-4)
+    first, again = (read_metrics(run.run_folder.root / "metrics.jsonl")[2] for run in (straight, resumed))
+    is_same = re.compile(r"(?:actor/(?!perf)|critic/|reward/|agent/|group/|waste/|response_length/|prompt_length/).*")
+    names = [name for name in first if is_same.match(name)]
+    assert {"actor/lr", "actor/grad_norm", "actor/entropy_loss", "actor/ppo_kl", "critic/score/mean"} <= set(names)
+    assert {name: again[name] for name in names} == pytest.approx(
+        {name: first[name] for name in names}, rel=1e-3, abs=1e-6
+    )
+
+
+def test_update_after_a_resume_is_the_update_of_the_run_that_went_straight_on(resumed: Any) -> None:
+    """Would catch an optimiser that begins anew: without Adam's moments of steps 1 and 2 this update is another one."""
+    straight = straight_run(resumed)
     before, after, again = (
         weights(straight.run_folder.model(2)),
         weights(straight.run_folder.model(3)),
@@ -104,7 +112,7 @@ def test_step_after_a_resume_is_the_step_of_the_run_that_went_straight_on(resume
     moved = sum((after[name] - before[name]).abs().sum() for name in before)
     apart = sum((after[name] - again[name]).abs().sum() for name in before)
     assert moved > 0
-    assert apart / moved < 0.02, "without Adam's moments the step is another one"
+    assert apart / moved < 0.02
 
 
 def by_question(rollouts: list[Rollout]) -> tuple[dict[str, list[tuple[int, ...]]], list[float]]:
