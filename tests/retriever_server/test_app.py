@@ -150,7 +150,7 @@ plausible_bodies = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(plausible_bodies | json_values)
 def test_no_request_is_a_server_error(planets: Retriever, body: Any) -> None:
     """Would catch a 500, a body that is not JSON, a result of the wrong length, or a NaN score."""

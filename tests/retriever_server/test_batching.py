@@ -27,7 +27,7 @@ requests = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(requests, st.integers(1, 10), st.integers(1, 5))
 def test_everybody_gets_his_own_answers(
     asked: list[tuple[list[str], int]], max_batch_queries: int, share_queries: int

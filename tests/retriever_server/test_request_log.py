@@ -74,7 +74,7 @@ def test_failures_too_have_an_id_and_a_line(
     assert [(line["status"], line["id"]) for line in lines] == [(status, response.headers["x-request-id"])]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.binary(max_size=200) | st.from_regex(rb"[A-Za-z0-9._-]{1,140}", fullmatch=True))
 def test_any_id_comes_back_or_is_replaced(given_id: bytes) -> None:
     """Would catch an id that breaks a log line or a header, or one cut short so that it matches nothing."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retriever_server.encoders import passage_text
@@ -38,7 +38,6 @@ class PrefersTheLast:
         return [float(number) for _, _, number in owners]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 30).map(str), max_size=8), st.integers(1, 30))
 def test_every_pair_is_scored_with_its_own_passage(queries: list[str], top_k: int) -> None:
     """Would catch Search-R1's reranker: it pairs queries with each other's passages and loses those without any."""
