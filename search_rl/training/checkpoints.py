@@ -11,6 +11,8 @@ import os
 import shutil
 from pathlib import Path
 
+from search_rl.errors import TrainingError
+
 SEAL = "files.json"
 LATEST = "latest_checkpointed_iteration.txt"
 
@@ -61,7 +63,12 @@ def _link(source: str, out: str) -> None:
 
 
 def point(link: Path, target: Path) -> None:
-    """Make `link` a relative symbolic link to `target`, in one move."""
+    """Make `link` a relative symbolic link to `target`, in one move.
+
+    Raises TrainingError for a folder in its place, which a copy that follows links leaves there.
+    """
+    if link.is_dir() and not link.is_symlink():
+        raise TrainingError(f"{link} is a folder, and the run keeps a link there: move it away and start again")
     staging = link.with_name(f"{link.name}.new")
     staging.unlink(missing_ok=True)
     staging.symlink_to(os.path.relpath(target, link.parent))

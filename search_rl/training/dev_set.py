@@ -60,9 +60,10 @@ def best_result(folder: RunFolder) -> DevResult | None:
 
 
 def keep_if_best(folder: RunFolder, result: DevResult) -> DevResult:
-    """The best result, this one included. A tie goes to the earlier step: it was reached with less training."""
+    """The best result, this one included. A tie goes to the earlier step: it was reached with less training. A result
+    over another number of questions is no rival."""
     best = best_result(folder)
-    if best is not None and result.exact_match <= best.exact_match:
+    if best is not None and best.n == result.n and result.exact_match <= best.exact_match:
         return best
     folder.keep_best(result.step)
     folder.write_json(RECORD, asdict(result))

@@ -70,6 +70,14 @@ def test_best_export_outlives_its_checkpoint_and_a_tie_goes_to_the_earlier(tmp_p
     ]
 
 
+def test_result_over_other_questions_is_no_rival(tmp_path: Path) -> None:
+    """Would catch a lucky best of five questions that no result over five hundred can ever replace."""
+    folder = RunFolder(tmp_path)
+    for step, n in ((1, 5), (2, 500)):
+        save(folder, step)
+        assert keep_if_best(folder, DevResult(step, 1 / step, 0.0, 1.0, n)).step == step
+
+
 def test_step_whose_export_cannot_be_seen_is_not_noted_as_best(tmp_path: Path) -> None:
     """Would catch a best.json that names a model that nobody has."""
     folder = RunFolder(tmp_path)

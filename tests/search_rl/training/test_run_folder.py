@@ -145,6 +145,16 @@ def test_last_checkpoints_stay_also_after_a_resume(tmp_path: Path) -> None:
     assert not folder.fault(4)
 
 
+def test_folder_where_a_link_belongs_is_told(tmp_path: Path) -> None:
+    """A run that was copied with its links followed has a folder `export`: replacing it was a traceback."""
+    folder = RunFolder(tmp_path)
+    checkpoint(folder, 1)
+    folder.export.unlink()
+    folder.export.mkdir()
+    with pytest.raises(TrainingError, match=r"export is a folder, and the run keeps a link there: move it away"):
+        found(folder)
+
+
 def test_copy_that_a_user_put_aside_is_no_checkpoint(tmp_path: Path) -> None:
     """Would catch a name that is read as a number, and a copy that is pruned."""
     folder = RunFolder(tmp_path)

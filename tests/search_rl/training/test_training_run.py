@@ -93,12 +93,20 @@ def test_step_after_a_resume_is_the_step_of_the_run_that_went_straight_on(resume
     assert same_ids == ids
     assert same_log_probs == pytest.approx(log_probs, abs=1e-4)
     first, again = (read_metrics(run.run_folder.root / "metrics.jsonl")[2] for run in (straight, resumed))
-    is_same = re.compile(r"(?:actor/(?!perf)|critic/|reward/|agent/|group/|waste/|response_length/|prompt_length/).*")
+    is_same = re.compile(r"(?:actor/(?!perf|ppo_kl)|critic/|reward/|agent/|group/|waste/|response_length/).*")
     names = [name for name in first if is_same.match(name)]
-    assert {"actor/lr", "actor/grad_norm", "actor/entropy_loss", "actor/ppo_kl", "critic/score/mean"} <= set(names)
+    assert {"actor/lr", "actor/grad_norm", "actor/entropy_loss", "critic/score/mean"} <= set(names)
     assert {name: again[name] for name in names} == pytest.approx(
         {name: first[name] for name in names}, rel=1e-3, abs=1e-6
     )
+
+
+def test_first_step_after_a_start_has_the_ratio_of_all_steps(resumed: Any) -> None:
+    """The check of the engine left the trainer's log-probs in the loss's ratio: it was 1, whatever was configured."""
+    runs = (straight_run(resumed), resumed)
+    first, again = (read_metrics(run.run_folder.root / "metrics.jsonl")[2]["actor/ppo_kl"] for run in runs)
+    assert again != 0.0
+    assert again == pytest.approx(first, abs=5e-4), "the mean gap of sampler and trainer: rounding, in itself"
 
 
 def test_update_after_a_resume_is_the_update_of_the_run_that_went_straight_on(resumed: Any) -> None:
