@@ -39,6 +39,7 @@ from search_rl.training.run_folder import RunFolder
 from search_rl.training.step_episodes import StepEpisodes, step_episodes
 from search_rl.training.validation import DevSteps
 
+POLL_SECONDS = 0.2
 UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
 
@@ -100,6 +101,13 @@ class SearchSteps(DevSteps):
         monitor.beat("weight sync")
         super().on_step_end()
         monitor.beat("metrics")
+
+    def _build_replay_buffer(self) -> Any:
+        """verl's, which looks for finished rollouts every two seconds: a step would lose one of them."""
+        buffer = super()._build_replay_buffer()
+        if self.mode != "separate_async":  # There the interval decides what counts as waiting, too.
+            buffer.poll_interval = POLL_SECONDS
+        return buffer
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
