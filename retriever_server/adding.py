@@ -24,7 +24,7 @@ from retriever_server.parts import (
 )
 from retriever_server.shards import ShardKey
 from retriever_server.store import PassageStore, write_passages
-from retriever_server.workspace import building_folder, check_disk, take_place
+from retriever_server.workspace import building_folder, check_disk, place_of_old, take_place
 
 
 def add_to_index(
@@ -46,7 +46,8 @@ def add_to_index(
     """
     told = Told(progress, notice)
     report = report if report is not None else CorpusReport()
-    read_manifest(index)
+    if not place_of_old(index).is_dir():
+        read_manifest(index)
     with building_folder(index) as folder:
         old, manifest = open_passages(index)  # Not before: another addition may just have ended.
         check_disk(folder, estimated_text_bytes(corpus) + manifest.num_bytes, "the passages and a copy of the index")

@@ -105,11 +105,11 @@ def build_bm25(texts: Iterable[str], folder: Path, *, progress: Callable[[int], 
         progress(len(term_ids) % _CHUNK_PASSAGES)
     if not vocabulary:
         raise NoTermsError
-    weights = bm25s.BM25(method=TERMS.method, k1=TERMS.k1, b=TERMS.b, backend="numba")
-    weights.activate_numba_csc()
+    weights = bm25s.BM25(method=TERMS.method, k1=TERMS.k1, b=TERMS.b, backend="numba", csc_backend="scipy")
     weights.index((term_ids, vocabulary), create_empty_token=False, show_progress=False)
     weights.save(folder, show_progress=False)
-    return BM25Index(weights)
+    # Mapped, as it will be served: arrays in memory would have the search compiled once more.
+    return open_bm25(folder, len(term_ids))
 
 
 def open_bm25(folder: Path, num_passages: int) -> BM25Index:

@@ -120,12 +120,14 @@ class CoarseScan:
 
 def is_worth_while(vectors_ND: NDArray[np.float32]) -> bool:
     """True for many vectors, on a processor that has bfloat16, when the copy takes at most half of the free memory."""
+    if len(vectors_ND) < _LEAST_ROWS:
+        return False  # Without torch, which takes longer to import than a small index to search.
     import torch
 
     capabilities = torch.cpu.get_capabilities()
     is_fast = bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
     is_small = vectors_ND.nbytes / 2 <= psutil.virtual_memory().available * _MEMORY_SHARE
-    return is_fast and is_small and len(vectors_ND) >= _LEAST_ROWS
+    return is_fast and is_small
 
 
 def _longest(vectors_ND: Any) -> float:

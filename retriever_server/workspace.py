@@ -22,14 +22,16 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 def building_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out`, for one process at a time. When the build fails, or is killed, what it encoded stays.
 
-    The rest goes, and all of it when nothing was encoded. Raises IndexFolderError for what the disk refuses.
+    The rest goes, and all of it when nothing was encoded; an index that a killed build had taken from its place is
+    back there. Raises IndexFolderError for what the disk refuses.
     """
     _check_out(out)
-    folder = out.absolute().with_name(f".{out.absolute().name}.building")
+    folder = _folder_of(out)
     is_done = False
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock"), out):
+            _put_back(out)
             folder.mkdir(exist_ok=True)
             _clear(folder)
             _remove_shards(out)
@@ -57,11 +59,15 @@ def take_place(folder: Path, out: Path) -> None:
     elif _exchange(folder, out.absolute()):
         shutil.rmtree(folder)
     else:
-        old = folder.with_name(f"{folder.name}-old")
-        out.rename(old)
+        out.rename(place_of_old(out))
         folder.rename(out.absolute())
-        shutil.rmtree(old)
+        shutil.rmtree(place_of_old(out))
     _remove_shards(out)
+
+
+def place_of_old(out: Path) -> Path:
+    """Where an index lies while another takes its place, on a file system that cannot exchange them."""
+    return _folder_of(out).with_name(f"{_folder_of(out).name}-old")
 
 
 def built_files(folder: Path) -> list[Path]:
@@ -78,6 +84,19 @@ def check_disk(folder: Path, needed_bytes: int, what: str) -> None:
             f"{folder.parent}: {what} need {(needed_bytes + _SPARE_BYTES) / 1e9:.2f} GB, "
             f"{free_bytes / 1e9:.2f} GB are free; make room or give another --out"
         )
+
+
+def _folder_of(out: Path) -> Path:
+    return out.absolute().with_name(f".{out.absolute().name}.building")
+
+
+def _put_back(out: Path) -> None:
+    """What a build that was killed between two renames, or behind them, has left."""
+    old = place_of_old(out)
+    if old.is_dir() and out.exists():
+        shutil.rmtree(old)
+    elif old.is_dir():
+        old.rename(out.absolute())
 
 
 def _check_out(out: Path) -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
 import pytest
 from hypothesis import settings
 
+# Processes that share the cores must not compute with all of them: threads that wait for each other take the time.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What collection imports stays to the end; each pass of the collector over it, a quarter of the time, finds nothing.
+gc.disable()
 settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
@@ -12,6 +20,12 @@ settings.load_profile("untimed")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The start of every algorithm takes too long for each run of the tests."""
     parser.addoption("--algorithms", action="store_true", help="Start every algorithm for two steps too.")
+
+
+def pytest_collection_finish() -> None:
+    """From here on the collector looks at what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,6 +16,7 @@ HEADINGS = (
     "p99 ms",
     "failed",
     "server CPU ms/q",
+    "others %",
     "RSS MiB",
     "x",
 )

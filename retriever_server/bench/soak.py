@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,8 @@ from statistics import median
 import orjson
 from pydantic import TypeAdapter
 
-from retriever_server.bench.oracle import write_oracle
+from retriever_server.bench.load import Load, LoadSpec
+from retriever_server.bench.oracle import MOST_HITS, write_oracle
 from retriever_server.bench.process import Server, Usage, running_server, started_client
 from retriever_server.bench.queries import encode_all
 from retriever_server.bench.soak_client import SoakResult, SoakSpec
@@ -74,8 +76,18 @@ def measure_soak(
         write_oracle(subject.folder, encoded, oracle)
         report(f"the right answers to {len(encoded.texts):,} queries are known")
         with running_server("serve", [str(subject.folder), str(vectors)]) as server:
+            _warm_up(server, encoded.texts, num_clients)
+            report(f"every query was asked for {MOST_HITS} passages: {server.usage().resident_bytes / 2**20:.0f} MiB")
             spec = SoakSpec(server.url, subject.folder, oracle, num_clients, seconds)
             return _soaked(spec, server, report)
+
+
+def _warm_up(server: Server, queries: tuple[str, ...], num_clients: int) -> None:
+    """Have all queries asked for the most passages, by as many clients: what is mapped from files is touched then."""
+    load = Load(num_clients, math.ceil(len(queries) / num_clients))
+    spec = LoadSpec(server.url, load, queries, MOST_HITS, seconds=0.0)
+    with started_client("load", orjson.dumps(spec)) as client:
+        client.answer(within_seconds=_SPARE_SECONDS)
 
 
 def _soaked(spec: SoakSpec, server: Server, report: Callable[[str], None]) -> Soak:

@@ -73,5 +73,5 @@ def main(corpus: Path, out: Path, log: Path, kill_after_seconds: Sequence[float]
 
 
 if __name__ == "__main__":
-    moments = random.Random(int(sys.argv[4]))
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), [moments.uniform(0.02, 0.25) for _ in range(6)])
+    moments = random.Random(1)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), [moments.uniform(0.02, 0.15) for _ in range(8)])

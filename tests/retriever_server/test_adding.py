@@ -121,6 +121,21 @@ def test_another_encoder_is_refused(planets_folder: Path, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.jsonl", "index"]
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_index_that_a_killed_build_took_from_its_place_is_put_back(
+    is_replaced: bool, planets_folder: Path, tmp_path: Path
+) -> None:
+    """Would catch an index that is lost, or left behind for ever, where folders cannot be exchanged at once (NFS)."""
+    folder = shutil.copytree(planets_folder, tmp_path / "index")
+    if is_replaced:
+        shutil.copytree(planets_folder, tmp_path / ".index.building-old")
+    else:
+        folder.rename(tmp_path / ".index.building-old")
+    add_to_index(folder, write_corpus(tmp_path / "b.jsonl", MOONS), load_encoder)
+    assert check_index(folder).num_passages == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.jsonl", "index"]
+
+
 def test_bm25_alone_needs_no_encoder(tmp_path: Path) -> None:
     """Would catch a model that is loaded, or asked for, where nothing is encoded."""
     build_index(write_corpus(tmp_path / "a.jsonl", PLANETS), tmp_path / "index", None, with_bm25=True)

@@ -51,7 +51,7 @@ words = st.sampled_from(["moon", "planet", "red", "water", "storm", "the", "is"]
 texts = st.lists(st.lists(words, max_size=8), max_size=30)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(texts, st.lists(st.lists(words, max_size=4), max_size=8), st.integers(1, 12))
 def test_search_agrees_with_the_formula(
     tmp_path_factory: pytest.TempPathFactory, corpus: list[list[str]], queries: list[list[str]], top_k: int

@@ -24,7 +24,7 @@ bodies = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(bodies, min_size=2, max_size=6), st.sampled_from([2, 1000]))
 def test_cached_answers_are_the_fresh_ones(asked: list[dict[str, Any]], cache_entries: int) -> None:
     """Would catch a key without k, a key that folds different queries, and an answer changed after it was kept."""
@@ -75,7 +75,6 @@ def test_a_failed_search_is_not_kept() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([1, 2, 101]))), st.integers(0, 4))
-@settings(deadline=None)
 def test_the_cache_is_bounded_and_drops_the_least_recently_asked(
     asked: list[tuple[str, int]], max_entries: int
 ) -> None:

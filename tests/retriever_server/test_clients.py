@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from retriever_server.app import attach_retriever, create_app
 from retriever_server.retrievers import Retriever
+from retriever_server.settings import Batching
 from tests.retriever_server.bag_of_words import PLANETS
 from tests.retriever_server.clients import asearcher, search_r1, skyrl_gym, slime, verl_search_tool
 from tests.retriever_server.conftest import EchoRetriever
@@ -150,16 +151,17 @@ def test_retrying_clients_outlast_a_full_queue(num_queries: int) -> None:
 
     async def fill_then_ask(http: httpx.AsyncClient) -> str:
         # A batch is taken at once; what it leaves and the second request are as much as may wait.
-        sizes = {"first": 8192, "second": 256}
+        sizes = {"first": 64, "second": 16}
         fillers = []
         for name, size in sizes.items():
             queries = [f"{name} {n}" for n in range(size)]
             fillers.append(asyncio.create_task(search_r1(http, queries, topk=1)))
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.05)
         text = await verl_search_tool(http, [f"q{n}" for n in range(num_queries)], wait, topk=1)
         assert [len(texts) for texts in await asyncio.gather(*fillers)] == list(sizes.values())
         return text
 
-    (text,) = use(create_app(echo), fill_then_ask)
+    app = create_app(echo, batching=Batching(max_batch_queries=16, max_pending_queries=64))
+    (text,) = use(app, fill_then_ask)
     assert waits
     assert str(text).count("Doc 1") == num_queries

@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI
 
 from tests.retriever_server.conftest import post
+from tests.retriever_server.server_processes import line_with, running
 from tests.retriever_server.test_remote import QUERIES
-from tests.retriever_server.test_serving import line_with, running
 
 
 @pytest.mark.engine

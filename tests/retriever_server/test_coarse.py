@@ -27,7 +27,7 @@ def exact(vectors_ND: NDArray[np.float32], query_D: NDArray[np.float32], top_k: 
     return [(int(row), float(scores_N[row])) for row in order_K]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_rows=st.integers(1, 900),

@@ -158,7 +158,7 @@ def test_a_large_text_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 def test_a_page_of_many_paragraphs_is_read_in_a_moment(tmp_path: Path) -> None:
     """Would catch work that grows with the square of a page's blocks: 5,000 took 2 s."""
-    (tmp_path / "a.html").write_text("<p>Mars is red.</p>" * 20_000)
+    (tmp_path / "a.html").write_text("<p>Mars is red.</p>" * 6_000)
     started = time.process_time()
-    assert sum(passage.text.count("Mars") for passage in read_corpus(tmp_path)) == 20_000
-    assert time.process_time() - started < 6
+    assert sum(passage.text.count("Mars") for passage in read_corpus(tmp_path)) == 6_000
+    assert time.process_time() - started < 2

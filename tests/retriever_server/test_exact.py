@@ -15,7 +15,7 @@ from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=5), st.integers(1, 9), st.integers(0, 2**32 - 1))
 def test_chunks_do_not_matter(chunk_sizes: list[int], top_k: int, seed: int) -> None:
     """Would catch rows that are counted anew in each chunk, or ties that go by chunk and not by row."""

@@ -69,7 +69,7 @@ def test_equal_scores_come_in_row_order(tmp_path: Path) -> None:
 words = st.sampled_from(["moon", "planet", "red", "water", "storm", "two", "the", "is", "xyzzy"])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.lists(words, max_size=6).map(" ".join), min_size=1, max_size=40), st.integers(1, 8))
 def test_a_batch_finds_what_single_queries_find(planets: Retriever, queries: list[str], top_k: int) -> None:
     """Would catch answers that move between the queries of a batch, or depend on its size."""
@@ -80,7 +80,7 @@ def test_a_batch_finds_what_single_queries_find(planets: Retriever, queries: lis
         assert {hit.passage.id for hit in hits} == {hit.passage.id for hit in alone}
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 2**32 - 1))
 def test_search_is_exact_on_random_vectors(num_rows: int, top_k: int, seed: int) -> None:
     """Would catch a hit lost between FAISS's top k and ours."""

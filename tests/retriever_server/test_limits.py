@@ -70,7 +70,7 @@ def test_a_length_of_many_digits_is_read_as_a_number(announced: str) -> None:
     assert response.status_code == (413 if announced.startswith("9") else 200)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(950, 1050), st.integers(1, 400))
 def test_the_limit_is_exact_however_the_body_is_cut(num_bytes: int, chunk_bytes: int) -> None:
     """Would catch a limit off by one, or one that counts each chunk for itself."""

@@ -25,7 +25,7 @@ schema = schemathesis.openapi.from_asgi(
 
 
 @schema.parametrize()
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_any_request_is_answered_as_described(case: Case[Any]) -> None:
     """Would catch a 500, a status or a body that the description does not know, and NaN in JSON."""
     response = case.call()

@@ -74,12 +74,21 @@ def test_failures_too_have_an_id_and_a_line(
     assert [(line["status"], line["id"]) for line in lines] == [(status, response.headers["x-request-id"])]
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.binary(max_size=200) | st.from_regex(rb"[A-Za-z0-9._-]{1,140}", fullmatch=True))
-def test_any_id_comes_back_or_is_replaced(given_id: bytes) -> None:
-    """Would catch an id that breaks a log line or a header, or one cut short so that it matches nothing."""
+@pytest.fixture(scope="module")
+def logging_app() -> tuple[FastAPI, list[Mapping[str, Any]]]:
+    """The service, and the lines that it logs."""
     lines: list[Mapping[str, Any]] = []
-    app = create_app(EchoRetriever(), log=lines.append)
+    return create_app(EchoRetriever(), log=lines.append), lines
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=200) | st.from_regex(rb"[A-Za-z0-9._-]{1,140}", fullmatch=True))
+def test_any_id_comes_back_or_is_replaced(
+    logging_app: tuple[FastAPI, list[Mapping[str, Any]]], given_id: bytes
+) -> None:
+    """Would catch an id that breaks a log line or a header, or one cut short so that it matches nothing."""
+    app, lines = logging_app
+    lines.clear()
     response = ask(app, "/retrieve", {b"x-request-id": given_id}, query="a")
     found = response.headers["x-request-id"]
     is_sane = re.fullmatch(rb"[A-Za-z0-9._:/+=@-]{1,128}", given_id)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retriever_server.encoders import passage_text
@@ -38,7 +38,6 @@ class PrefersTheLast:
         return [float(number) for _, _, number in owners]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 30).map(str), max_size=8), st.integers(1, 30))
 def test_every_pair_is_scored_with_its_own_passage(queries: list[str], top_k: int) -> None:
     """Would catch Search-R1's reranker: it pairs queries with each other's passages and loses those without any."""
@@ -85,6 +84,7 @@ def cross_encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {num_outputs: base / str(num_outputs) for num_outputs in (1, 3)}
 
 
+@pytest.mark.engine
 def test_a_cross_encoder_orders_by_what_it_says_of_each_pair(
     cross_encoders: dict[int, Path], planets_folder: Path
 ) -> None:
@@ -100,6 +100,7 @@ def test_a_cross_encoder_orders_by_what_it_says_of_each_pair(
         assert [hit.passage.id for hit in hits] == sorted(alone, key=lambda id: -alone[id])
 
 
+@pytest.mark.engine
 def test_a_model_that_cannot_rerank_is_refused(cross_encoders: dict[int, Path]) -> None:
     """Would catch a classifier whose first class is taken for relevance, or a traceback for a mistyped folder."""
     with pytest.raises(EncoderError, match="has 3 outputs, one is needed"):

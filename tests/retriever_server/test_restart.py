@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.retriever_server.bag_of_words import PLANETS
-from tests.retriever_server.test_serving import SERVER, line_with
+from tests.retriever_server.server_processes import SERVER, line_with
 
 _MAX_ATTEMPTS = 10
 

@@ -49,7 +49,7 @@ queries = st.lists(st.lists(words, max_size=5).map(" ".join), max_size=12)
 
 
 @pytest.mark.parametrize("name", RETRIEVER_NAMES)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(asked=queries, top_k=st.integers(1, 9), more=st.integers(0, 200))
 def test_an_answer_is_the_query_s_own(
     name: RetrieverName, asked: list[str], top_k: int, more: int, retrievers: dict[RetrieverName, Retriever]

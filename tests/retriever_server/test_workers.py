@@ -17,7 +17,7 @@ from retriever_server.index import build_index
 from retriever_server.schema import Passage
 from tests.retriever_server.bag_of_words import BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
-from tests.retriever_server.test_serving import await_clients, index_files_of, line_with, running
+from tests.retriever_server.server_processes import await_clients, index_files_of, line_with, running
 
 pytestmark = pytest.mark.engine
 

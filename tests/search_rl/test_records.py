@@ -83,7 +83,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
     return Rollout(trajectory, reward, draw(any_text))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(rollouts(), max_size=3), st.dictionaries(any_text, st.integers() | any_text, max_size=2))
 def test_what_is_read_back_equals_what_was_written(written: list[Rollout], metadata: dict[str, int | str]) -> None:
     """A rounded log-prob, a list where a tuple was, a text cut at a line separator."""

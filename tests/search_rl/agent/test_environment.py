@@ -51,7 +51,7 @@ def test_a_malformed_turn_is_corrected_without_a_search(searcher: FixedSearcher,
     assert searcher.queries == []
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150)
 @given(results, st.integers(0, 300))
 def test_an_observation_fits_and_keeps_its_closing_tag(codec: ByteCodec, result: SearchResult, extra: int) -> None:
     """The closing tag or part of it cut off (D4), a budget exceeded, a block that its passage closes."""
@@ -108,7 +108,7 @@ def test_a_title_is_one_quoted_line() -> None:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.integers(0, 200), max_size=8), st.integers(0, 500))
 def test_fair_shares_are_fair(lengths: list[int], total: int) -> None:
     """Tokens left unused while a passage is cut, or a long passage that gets less than a short one."""

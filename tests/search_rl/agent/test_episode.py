@@ -240,7 +240,7 @@ def limits(draw: st.DrawFn) -> Limits:
     )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(replies, min_size=5, max_size=5), searchers, limits())
 def test_the_invariants_hold_for_every_episode(
     script: list[str | Generation], searcher: FixedSearcher, limits: Limits

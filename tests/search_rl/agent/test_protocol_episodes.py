@@ -244,7 +244,7 @@ SEARCHERS = st.builds(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(sorted(PAIRS)), DRAWN, SEARCHERS, LIMITS_DRAWN)
 def test_the_invariants_hold_in_both_protocols(
     name: str, drawn: list[str | list[int]], searcher: FixedSearcher, limits: Limits

@@ -61,7 +61,7 @@ def test_parse_action_by_example(text: str, action: Action) -> None:
     assert parse_action(text) == action
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=150)
 @given(turn_texts, turn_texts)
 @example("<answer>a</answer>", "<search>b</search>")
 def test_text_behind_the_first_closing_tag_never_matters(text: str, tail: str) -> None:
@@ -73,7 +73,7 @@ def test_text_behind_the_first_closing_tag_never_matters(text: str, tail: str) -
         assert parse_action(text + tail) == parse_action(text[: min(ends)])
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=150)
 @given(turn_texts)
 def test_an_action_holds_stripped_text_of_the_turn(text: str) -> None:
     """A query or an answer that the policy did not write, or an empty one that slips through."""
@@ -125,7 +125,7 @@ def test_neutralise_by_example(text: str, harmless: str) -> None:
     assert neutralise(text) == harmless
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=150)
 @given(turn_texts)
 def test_neutralise_leaves_no_tag_and_keeps_the_length(text: str) -> None:
     """Two halves of a tag that a removal would bring together."""

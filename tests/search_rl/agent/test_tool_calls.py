@@ -94,7 +94,7 @@ _FRAGMENTS = [
 turn_texts = st.lists(st.sampled_from(_FRAGMENTS), max_size=10).map("".join) | st.text(max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(turn_texts, turn_texts)
 def test_text_behind_the_first_closing_tag_never_matters(text: str, tail: str) -> None:
     """A later tag that changes the action: an engine that stops would then differ from one that does not."""
@@ -103,7 +103,7 @@ def test_text_behind_the_first_closing_tag_never_matters(text: str, tail: str) -
         assert HERMES.parse_action(text + tail) == HERMES.parse_action(text[: min(ends)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(turn_texts, st.sampled_from([HERMES, JSON, GENERIC]))
 def test_an_action_holds_stripped_text_of_the_turn(text: str, protocol: ToolCallProtocol) -> None:
     """A query or an answer that the policy did not write, or an empty one that slips through."""

@@ -178,7 +178,7 @@ def test_an_id_cannot_write_to_the_terminal(score: Score) -> None:
     assert "'a\\n\\x1b[2J'  1.000" in output
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.dictionaries(

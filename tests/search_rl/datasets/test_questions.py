@@ -44,7 +44,7 @@ def write_lines(path: Path, *rows: Any) -> Path:
     return path
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(question_rows, min_size=1, max_size=6, unique_by=lambda row: row.question.key))
 def test_any_questions_survive_parquet(rows: list[QuestionRow]) -> None:
     """A lossy column would change ids, answers or evidence between making and training."""

@@ -11,6 +11,7 @@ import pytest
 
 from search_rl.config import load_config
 from search_rl.config_algorithm import AlgorithmName
+from search_rl.errors import ConfigError
 from search_rl.training.overrides import verl_command, verl_overrides
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -61,6 +62,15 @@ def test_kl_goes_where_it_is_asked_for() -> None:
     assert "actor_rollout_ref.actor.use_kl_loss=False" in in_reward
 
 
+def test_dev_questions_are_asked_greedily_and_only_when_wanted() -> None:
+    """Would catch dev questions sampled as in training, and a validation that nobody asked for."""
+    assert "trainer.test_freq=-1" in lines()
+    found = lines("trainer.eval_every_steps=20")
+    assert "trainer.test_freq=20" in found
+    greedy = {"temperature=0", "top_p=1.0", "top_k=-1", "n=1"}
+    assert {f"actor_rollout_ref.rollout.val_kwargs.{line}" for line in greedy} <= set(found)
+
+
 def test_critic_stands_first_for_the_steps_asked() -> None:
     """Would catch verl's count: its policy moves from step `critic_warmup` on."""
     assert "trainer.critic_warmup=6" in lines("algorithm.name=ppo", "critic.warmup_steps=5")
@@ -95,6 +105,16 @@ def test_verl_accepts_every_algorithm(overrides: tuple[str, ...], model_path: Pa
         has_critic = need_critic(tree)
     assert has_critic is (config.algorithm.estimator == "gae")
     assert need_reference_policy(tree) is bool(config.algorithm.kl_coefficient)
+
+
+@pytest.mark.engine
+def test_top_k_of_verl_is_refused_too(model_path: Path) -> None:
+    """Would catch a way round our own check, by the key that verl has and we do not."""
+    from search_rl.training.launch import compose
+
+    overrides = ["verl=[actor_rollout_ref.rollout.top_k=50]", f"model.path={model_path}"]
+    with pytest.raises(ConfigError, match=r"rollout.top_k=50 leaves out tokens"):
+        compose(load_config(Path("configs/demo.yaml"), overrides), resume=False)
 
 
 @pytest.mark.engine

@@ -58,7 +58,7 @@ words = st.lists(st.sampled_from(WORDS), max_size=7)
 texts = st.lists(words.map(" ".join), min_size=1, max_size=5)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(texts, texts, st.sampled_from([0.5, 0.6, 0.75, 0.8, 1.0]))
 def test_near_duplicates_are_those_of_all_pairs(mine: list[str], others: list[str], bound: float) -> None:
     """A pair that the filter by rare words loses."""
