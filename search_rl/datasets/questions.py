@@ -232,4 +232,5 @@ def _optional_text(value: Any) -> str:
 
 def _optional_texts(value: Any) -> tuple[str, ...]:
     value = plain(value)
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
+    items = value if isinstance(value, list | tuple) else ()
+    return tuple(str(item) for item in items if isinstance(item, str | int) and not isinstance(item, bool))

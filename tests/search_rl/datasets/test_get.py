@@ -252,6 +252,16 @@ def test_a_csv_with_its_own_columns(tmp_path: Path) -> None:
     assert question == Question("7", "Who, then?", ("Ada", "Ada Lovelace"), "mine")
 
 
+@pytest.mark.parametrize("pages", ["Lord Byron | Ada Lovelace", '["Lord Byron", "Ada Lovelace"]'])
+def test_evidence_in_one_text(tmp_path: Path, pages: str) -> None:
+    """Evidence that was mapped and silently lost, because a CSV has no lists."""
+    path = write_csv(tmp_path / "mine.csv", [{"question": "Who?", "golden_answers": "Ada", "pages": pages}])
+    mapping = parse_mapping(["evidence_titles=pages"], "|" if "|" in pages else None)
+    card = get_file(path, tmp_path, mapping=mapping, name="mine", split="test")
+    (question,) = read_questions(tmp_path / "mine.parquet").questions
+    assert (card.num_with_evidence, question.evidence_titles) == (1, ("Lord Byron", "Ada Lovelace"))
+
+
 def test_nested_columns_lists_in_text_and_rows_without_ids(tmp_path: Path) -> None:
     """Answers kept as one text that spells a list; every row of a file without ids called a duplicate."""
     path = tmp_path / "mine.jsonl"

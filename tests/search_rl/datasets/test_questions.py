@@ -88,6 +88,12 @@ def test_search_r1s_own_parquet_loads(tmp_path: Path) -> None:
     assert (second.id, second.dataset) == ("train_0", "hotpotqa")
 
 
+def test_passage_ids_may_be_numbers() -> None:
+    """A corpus with numbers for ids, as wiki-18's, whose questions seem to name no evidence."""
+    row = GOOD | {"extra_info": {"evidence_ids": [12, "13", None, True], "evidence_titles": "Ada"}}
+    assert question_row(row).question.evidence_ids == ("12", "13")
+
+
 def test_a_file_from_before_titles_is_read(tmp_path: Path) -> None:
     """Question files that an update makes unreadable."""
     row = {"id": "1", "question": "Who?", "golden_answers": ["Ada"], "data_source": "demo"}
