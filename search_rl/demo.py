@@ -176,8 +176,8 @@ def _prepare(stages: Stages, config: Config) -> None:
 def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: dict[str, int]) -> Path:
     """Print the table and write summary.json and the learning curve."""
     from search_rl.evaluation.demo_summary import demo_summary
-    from search_rl.evaluation.report import Stage, paired_table, stages_table
     from search_rl.evaluation.result_folder import load_evaluation
+    from search_rl.evaluation.stages import Stage, paired_table, stages_table
     from search_rl.training.run_folder import read_metrics
     from search_rl.viewer.curves import Level, plot_learning_curve
     from search_rl.viewer.progress import wide_console

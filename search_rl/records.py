@@ -132,6 +132,7 @@ def row_to_record(row: Row) -> Record:
     fields: Row = {**row["question"]}
     for name in ("golden_answers", "evidence_ids"):
         fields[name] = tuple(fields[name])
+    fields["evidence_titles"] = tuple(fields.get("evidence_titles", ()))
     trajectory = Trajectory(
         Question(**fields),
         Segment(Origin.PROMPT, tuple(row["prompt_ids"])),

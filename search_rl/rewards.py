@@ -16,6 +16,7 @@ from functools import cache
 
 from search_rl import answers
 from search_rl.errors import ConfigError, RewardError, unknown_name
+from search_rl.evidence import evidence_among, evidence_of
 from search_rl.types import Malformed, Reward, Search, StopReason, Trajectory
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"exact_match": 1.0}
@@ -43,10 +44,10 @@ def cover_exact_match(trajectory: Trajectory) -> float:
 
 
 def evidence_hit(trajectory: Trajectory) -> float:
-    """The share of the question's evidence passages among all that was read; 0.0 when the question names none."""
-    wanted = set(trajectory.question.evidence_ids)
-    seen = {passage.id for passage in trajectory.passages_read}
-    return len(wanted & seen) / len(wanted) if wanted else 0.0
+    """The share of the question's evidence among all that was read; 0.0 when the question names none."""
+    question = trajectory.question
+    wanted = evidence_of(question)
+    return len(evidence_among(question, trajectory.passages_read)) / len(wanted) if wanted else 0.0
 
 
 def no_answer(trajectory: Trajectory) -> float:

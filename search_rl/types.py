@@ -14,7 +14,10 @@ from retriever_server.schema import Passage, ScoredPassage
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its accepted answers. `kind` (one_hop, two_hop, comparison, …) is for reports only."""
+    """A question with its accepted answers. `kind` (one_hop, two_hop, comparison, …) is for reports only.
+
+    Evidence is named by passage, or by the titles of articles where the set knows no passages (`search_rl.evidence`).
+    """
 
     id: str
     text: str
@@ -22,6 +25,7 @@ class Question:
     dataset: str
     kind: str = ""
     evidence_ids: tuple[str, ...] = ()
+    evidence_titles: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -84,3 +84,25 @@ def rollout(
     if out:
         out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
         typer.echo(f"{out}")
+
+
+@app.command()
+def orchestration(
+    model: Annotated[str, typer.Option(help="Whose tokenizer is used; its weights are not.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes, each with one search.")] = 5000,
+    result: Annotated[
+        Path | None, typer.Option(help="A result of `eval` with a real engine, to say what share of its time this is.")
+    ] = None,
+) -> None:
+    """Measure what an evaluation costs besides the model: a scripted engine, a retriever with its passages at hand."""
+    import asyncio
+
+    from search_rl.codec import load_codec
+    from search_rl.evaluation.orchestration_bench import engine_seconds_per_question, run_orchestration
+
+    engine_seconds = engine_seconds_per_question(result) if result else None
+    report = asyncio.run(run_orchestration(load_codec(model), num_episodes=episodes))
+    typer.echo(f"{report}")
+    if engine_seconds is not None:
+        share = report.seconds_per_episode / engine_seconds
+        typer.echo(f"{share:.2%} of the engine's time in {result}, {1000 * engine_seconds:.1f} ms a question")

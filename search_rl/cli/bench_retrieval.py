@@ -130,7 +130,7 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def _print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from search_rl.evaluation.report import new_table
+    from search_rl.evaluation.tables import new_table
     from search_rl.viewer.progress import wide_console
 
     table = new_table(*headings)

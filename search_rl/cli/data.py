@@ -71,7 +71,8 @@ def get(
             allow_other_size=allow_other_size,
         )
     num_bad = sum(len(part.bad_rows) for part in card.sources)
-    typer.echo(f"{out / card.name}.parquet: {_counts(card.num_by_dataset)}; {num_bad} bad rows skipped")
+    evidence = f"{card.num_with_evidence:,} name evidence"
+    typer.echo(f"{out / card.name}.parquet: {_counts(card.num_by_dataset)}; {evidence}; {num_bad} bad rows skipped")
 
 
 @app.command("list")

@@ -180,10 +180,10 @@ def _watch(plan: Plan) -> Watch:
 
 def _report(results: Sequence[SystemResult], plan: Plan, agent: str | None) -> None:
     """A line a system that says first whether it may be quoted, how the agent is spoken to, then the tables."""
-    from search_rl.evaluation.report import averages_table, summary_table
     from search_rl.evaluation.report_files import HTML
     from search_rl.evaluation.result_folder import SUITE, SUMMARY, write_json
     from search_rl.evaluation.suite_table import suite_row, suite_table
+    from search_rl.evaluation.tables import averages_table, summary_table
     from search_rl.viewer.progress import wide_console
 
     for result in results:

@@ -8,8 +8,8 @@ library cannot load some of them; so files are read here, line by line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from search_rl.datasets.questions import QuestionRow, question_row
@@ -89,25 +89,11 @@ def benchmark_named(name: str) -> Benchmark:
 
 
 def published_row(record: Any, part: Part) -> QuestionRow:
-    """One row of a published file; its `kind` comes from the metadata where that tells one. Raises RowFault."""
+    """One row of a published file. Raises RowFault."""
     fields = fields_of(record)
     if part.repository == FANOUTQA_PACKAGE:
         fields = _fanoutqa_fields(fields)
-    row = question_row({**fields, **({"data_source": part.dataset} if part.dataset else {})})
-    return row if row.question.kind else replace(row, question=replace(row.question, kind=_kind(fields)))
-
-
-def _kind(fields: Mapping[str, Any]) -> str:
-    """HotpotQA and 2Wiki name the type of a question; of MuSiQue's the hops are counted."""
-    metadata = fields.get("metadata")
-    if not isinstance(metadata, Mapping):
-        return ""
-    match metadata:
-        case {"type": str(kind)}:
-            return kind
-        case {"question_decomposition": list(hops)}:
-            return f"{len(hops)}hop"
-    return ""
+    return question_row({**fields, **({"data_source": part.dataset} if part.dataset else {})})
 
 
 def _fanoutqa_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +107,19 @@ def _fanoutqa_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         "question": fields.get("question"),
         "golden_answers": [", ".join(values)] if values else [],
         "kind": "one_answer" if len(values) == 1 else "several_answers",
+        "extra_info": {"evidence_titles": list(dict.fromkeys(_article_titles(fields)))},
     }
+
+
+def _article_titles(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The articles that the steps of the decomposition were answered from; steps may have steps of their own."""
+    match fields.get("evidence"):
+        case {"title": str(title)}:
+            yield title
+    steps = fields.get("decomposition")
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, Mapping):
+            yield from _article_titles(step)
 
 
 def _leaves(answer: Any) -> Iterable[str]:

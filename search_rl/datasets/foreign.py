@@ -13,7 +13,8 @@ from search_rl.datasets.questions import QuestionRow, question_row, records
 from search_rl.datasets.rows import RowFault, fields_of, plain
 from search_rl.errors import DataError, unknown_name
 
-FIELDS = ("id", "question", "golden_answers", "kind", "data_source", "evidence_ids")
+EVIDENCE = ("evidence_ids", "evidence_titles")
+FIELDS = ("id", "question", "golden_answers", "kind", "data_source", *EVIDENCE)
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -22,7 +23,7 @@ class FieldMapping:
     """Which column of a file is which field of ours; a column inside another is written `outer.inner`.
 
     A field that is not mapped has its own name. A file without ids gets its row numbers. `separator` splits several
-    golden answers in one text; a text that is a JSON list needs none.
+    golden answers, or pieces of evidence, in one text; a text that is a JSON list needs none.
     """
 
     columns: Mapping[str, str]
@@ -38,11 +39,18 @@ class FieldMapping:
         if found["id"] is None and "id" not in self.columns:
             found["id"] = number
         if "golden_answers" in self.columns or found["golden_answers"] is not None:
-            found["golden_answers"] = self._answers(found["golden_answers"])
+            found["golden_answers"] = self._texts(found["golden_answers"])
         kept = {name: value for name, value in found.items() if value is not None}
-        return question_row({**fields, **kept, "extra_info": _extra(fields, kept)}, default_dataset=dataset)
+        given = fields.get("extra_info")
+        extra = dict(given) if isinstance(given, Mapping) else {}
+        extra |= {name: self._evidence(kept[name]) for name in EVIDENCE if name in kept}
+        return question_row({**fields, **kept, "extra_info": extra}, default_dataset=dataset)
 
-    def _answers(self, value: Any) -> Any:
+    def _evidence(self, value: Any) -> Any:
+        listed = self._texts(value)
+        return [listed] if isinstance(listed, str) else listed
+
+    def _texts(self, value: Any) -> Any:
         value = plain(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
             return [str(value)]
@@ -95,12 +103,3 @@ def _value(fields: Mapping[str, Any], column: str) -> Any:
     for name in column.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def _extra(fields: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The row's `extra_info` with the evidence that was mapped."""
-    given = fields.get("extra_info")
-    extra = dict(given) if isinstance(given, Mapping) else {}
-    if "evidence_ids" in kept:
-        extra["evidence_ids"] = kept["evidence_ids"]
-    return extra

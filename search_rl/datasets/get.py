@@ -16,6 +16,7 @@ from search_rl.datasets.questions import QuestionFile, QuestionRow, records, usa
 from search_rl.datasets.rows import BadRow, json_document
 from search_rl.datasets.sources import locate
 from search_rl.errors import DataError
+from search_rl.evidence import evidence_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class QuestionCard:
-    """What a question file was made of. `revision` is the hub's, None where the newest was taken or none applies."""
+    """What a question file was made of. `revision` is the hub's, None where the newest was taken or none applies.
+
+    `num_with_evidence` questions name passages or articles.
+    """
 
     name: str
     split: str
     num_questions: int
     num_by_dataset: dict[str, int]
+    num_with_evidence: int
     sources: tuple[Source, ...]
     revision: str | None = None
 
@@ -107,7 +112,9 @@ def _write(
     revision: str | None,
 ) -> QuestionCard:
     counts = Counter(row.question.dataset for row in rows)
-    card = QuestionCard(name, split, len(rows), dict(sorted(counts.items())), tuple(sources), revision)
+    num_with_evidence = sum(bool(evidence_of(row.question)) for row in rows)
+    by_dataset = dict(sorted(counts.items()))
+    card = QuestionCard(name, split, len(rows), by_dataset, num_with_evidence, tuple(sources), revision)
     path = out / f"{name}.parquet"
     staging = path.with_suffix(".parquet.new")
     try:

@@ -1,6 +1,7 @@
 """Question files: Search-R1's parquet schema (2503.09516) and plain JSON lines, to and from `Question`.
 
-Beyond Search-R1's columns, `extra_info` may hold `kind`, `evidence_ids`, `relation` and `oracle_queries`.
+Beyond Search-R1's columns, `extra_info` may hold `kind`, `evidence_ids`, `evidence_titles`, `relation` and
+`oracle_queries`. Kind and titles are also read from the `metadata` of the published sets.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from search_rl.datasets.metadata import COLUMNS as METADATA_COLUMNS
+from search_rl.datasets.metadata import kind_of, titles_of
 from search_rl.datasets.rows import (
     BadRow,
     RowFault,
@@ -94,14 +97,15 @@ def question_row(record: Any, *, default_dataset: str = "") -> QuestionRow:
     Golden answers may be a string, a list or a numpy array; without them the reward model's target counts.
     """
     record = fields_of(record)
-    extra = _mapping(record.get("extra_info"))
+    extra, metadata = _mapping(record.get("extra_info")), record.get("metadata")
     question = Question(
         id=identifier(record.get("id")),
         text=required_text(record.get("question"), "question"),
         golden_answers=_golden_answers(record),
         dataset=_optional_text(record.get("data_source")) or default_dataset,
-        kind=_optional_text(record.get("kind") or extra.get("kind")),
+        kind=_optional_text(record.get("kind") or extra.get("kind")) or kind_of(metadata),
         evidence_ids=_optional_texts(extra.get("evidence_ids")),
+        evidence_titles=_optional_texts(extra.get("evidence_titles")) or titles_of(metadata),
     )
     return QuestionRow(
         question,
@@ -140,6 +144,7 @@ def _record(row: QuestionRow, index: int, split: str, render_prompt: RenderPromp
             "kind": question.kind,
             "relation": row.relation,
             "evidence_ids": list(question.evidence_ids),
+            "evidence_titles": list(question.evidence_titles),
             "oracle_queries": list(row.oracle_queries),
         },
     }
@@ -157,6 +162,7 @@ def _schema() -> pyarrow.Schema:
         ("kind", pa.string()),
         ("relation", pa.string()),
         ("evidence_ids", texts),
+        ("evidence_titles", texts),
         ("oracle_queries", texts),
     ]
     return pa.schema(
@@ -195,6 +201,7 @@ def _parquet_records(path: Path) -> Iterator[tuple[int, Any]]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             wanted = [name for name in file.schema_arrow.names if name not in ("prompt", "metadata")]
+            wanted += [f"metadata.{name}" for name in METADATA_COLUMNS]
             batches = (batch.to_pylist() for batch in file.iter_batches(columns=wanted))
             yield from enumerate(chain.from_iterable(batches), start=1)
     except pyarrow.ArrowException as error:
@@ -225,4 +232,5 @@ def _optional_text(value: Any) -> str:
 
 def _optional_texts(value: Any) -> tuple[str, ...]:
     value = plain(value)
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
+    items = value if isinstance(value, list | tuple) else ()
+    return tuple(str(item) for item in items if isinstance(item, str | int) and not isinstance(item, bool))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from search_rl.errors import RetrieverError
 from search_rl.evaluation.retrieval_figures import found_in, mean_of, open_answers
 from search_rl.evaluation.statistics import Interval
+from search_rl.evidence import evidence_of, evidence_ranks
 from search_rl.profiles import Profile
 from search_rl.search import Searcher
 from search_rl.types import Question
@@ -18,7 +19,7 @@ DEPTHS = (1, 3, 5, 10, 20, 50, 100)
 
 @dataclass(frozen=True, slots=True)
 class CeilingRow:
-    """One question: the places, from 1, of the first accepted answer and of each evidence passage that was found."""
+    """One question: the places, from 1, of the first accepted answer and of each piece of evidence that was found."""
 
     answer_rank: int | None
     has_open_answer: bool
@@ -73,17 +74,17 @@ def ceiling(rows: Sequence[CeilingRow]) -> Ceiling:
 
 
 async def _row(question: Question, searcher: Searcher, profile: Profile) -> CeilingRow:
-    wanted = frozenset(question.evidence_ids)
+    num_evidence = len(evidence_of(question))
     has_open_answer = bool(open_answers(question))
     try:
         result = await searcher.search(question.text, DEPTHS[-1])
     except RetrieverError:
-        return CeilingRow(None, has_open_answer, (), len(wanted), is_failed=True)
+        return CeilingRow(None, has_open_answer, (), num_evidence, is_failed=True)
     return CeilingRow(
         answer_rank=found_in(result, question, profile).answer_rank,
         has_open_answer=has_open_answer,
-        evidence_ranks=tuple(rank for rank, hit in enumerate(result.passages, start=1) if hit.passage.id in wanted),
-        num_evidence=len(wanted),
+        evidence_ranks=tuple(evidence_ranks(question, [hit.passage for hit in result.passages]).values()),
+        num_evidence=num_evidence,
     )
 
 

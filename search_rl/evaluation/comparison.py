@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from search_rl.errors import ConfigError
-from search_rl.evaluation.outcomes import Outcome, group
+from search_rl.evaluation.outcomes import Outcome, group, paired
 from search_rl.evaluation.protocol import Difference
-from search_rl.evaluation.report import MAX_FAILED_SHARE, average_choices, average_name, metric_name, new_table, paired
 from search_rl.evaluation.results import Result
 from search_rl.evaluation.statistics import (
     Interval,
@@ -19,6 +18,8 @@ from search_rl.evaluation.statistics import (
     holm,
     paired_test,
 )
+from search_rl.evaluation.summary import MAX_FAILED_SHARE, average_choices, average_name, metric_name
+from search_rl.evaluation.tables import new_table
 from search_rl.profiles import Metric, Profile
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from search_rl.evaluation.outcomes import ALL
-from search_rl.evaluation.report import Stage, Summary, compare, summarise
+from search_rl.evaluation.stages import Stage, compare
+from search_rl.evaluation.summary import Summary, summarise
 
 AGREEMENT = {"pearson": "agreement/pearson", "mean_abs_gap": "agreement/mean_abs_gap"}
 

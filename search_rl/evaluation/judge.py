@@ -21,8 +21,8 @@ from pydantic import BaseModel, ValidationError
 from search_rl.datasets.predictions import Prediction
 from search_rl.engines.endpoint import Endpoint
 from search_rl.errors import RequestError, SearchRLError
-from search_rl.evaluation.report import MAX_FAILED_SHARE
 from search_rl.evaluation.statistics import Interval, mean_interval
+from search_rl.evaluation.summary import MAX_FAILED_SHARE
 
 TEMPERATURE = 0.0
 MAX_TOKENS = 1024

@@ -84,7 +84,10 @@ async def _retriever_rules(system: System, parts: Parts, questions: Sequence[Que
     """Who answers searches and what is handed over."""
     rules: dict[str, Any] = {"answered_by": str(system.retriever), "given": str(system.given)}
     if system.given is Given.GOLD and parts.corpus is not None:
-        rules["evidence_sha256"] = protocols.passages_sha256(parts.corpus.evidence.values())
+        rules["evidence_sha256"] = protocols.passages_sha256(parts.corpus.evidence_passages)
+        if parts.corpus.num_titles:
+            rules["articles_named"] = parts.corpus.num_titles
+            rules["articles_missing"] = parts.corpus.num_titles_missing
     if system.retriever is Retriever.NONE:
         return rules
     searcher, top_k = searcher_of(system, parts), parts.limits.top_k

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from search_rl import rewards
 from search_rl.evaluation.retrieval_figures import open_answers
 from search_rl.evaluation.runner import is_failed
+from search_rl.evidence import evidence_of
 from search_rl.profiles import Metric, Profile, Scores
 from search_rl.types import Question, Search, StopReason, Trajectory
 
@@ -23,7 +24,7 @@ class Outcome:
     """One question's result; a failed one has no answer and scores 0.
 
     `queries` are those asked, answered or not; one whose passages the prompt holds comes first. `evidence_found` is the
-    share of the evidence passages that were read, None where the question names none. `is_answer_read` says whether an
+    share of the evidence that was read, None where the question names none. `is_answer_read` says whether an
     accepted answer stood in a passage that was read, None where all accepted ones are yes or no.
     """
 
@@ -78,7 +79,7 @@ def outcome_of(trajectory: Trajectory, profile: Profile) -> Outcome:
         num_searches=trajectory.num_searches,
         is_well_formed=bool(rewards.format(trajectory)),
         is_failed=is_failed(trajectory),
-        evidence_found=rewards.evidence_hit(trajectory) if question.evidence_ids else None,
+        evidence_found=rewards.evidence_hit(trajectory) if evidence_of(question) else None,
         is_answer_read=_is_answer_read(trajectory, profile),
         policy_tokens=sum(len(segment.token_ids) for segment in trajectory.segments if segment.is_policy),
         sequence_tokens=len(trajectory.prompt.token_ids) + len(trajectory.response_ids),
@@ -111,6 +112,12 @@ def group_by(items: Iterable[T], question_of: Callable[[T], Question]) -> Groups
     if len(by_set) == 1:
         return Groups(next(iter(kinds.values())), {})
     return Groups(by_set, {name: members for name, members in kinds.items() if len(members) > 1})
+
+
+def paired(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
+    """The outcomes of the questions that both hold, in the order of the second."""
+    earlier = {outcome.question.key: outcome for outcome in first}
+    return [(earlier[key], outcome) for outcome in second if (key := outcome.question.key) in earlier]
 
 
 def to_row(outcome: Outcome) -> dict[str, Any]:

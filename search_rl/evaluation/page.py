@@ -13,9 +13,9 @@ from search_rl.evaluation.outcomes import ALL, Outcome
 from search_rl.evaluation.page_tables import Cells, PageTable, stored_tables
 from search_rl.evaluation.plots import count_bars, interval_bars
 from search_rl.evaluation.protocol import flat
-from search_rl.evaluation.report import KindSummary, Summary, is_apart, metric_name
 from search_rl.evaluation.results import Result
 from search_rl.evaluation.statistics import Interval
+from search_rl.evaluation.summary import KindSummary, Summary, is_apart, metric_name
 
 NUM_FAILED_SHOWN = 50
 NUM_WRONG_SHOWN = 20

@@ -15,6 +15,7 @@ from search_rl.evaluation.result_folder import AUDIT, RETRIEVER, SUMMARY
 Cells = tuple[str, ...]
 _SHARES = ("no_search_share", "repeated_share", "empty_share")
 _MEANS = ("evidence_recall", "evidence_found_share", "exact_match_found", "exact_match_not_found")
+_MONEY = ("money_per_question", "money_per_right_answer")
 _BY_SEARCH = ("answer_hit", "evidence_recall", "evidence_recall_so_far")
 
 
@@ -40,6 +41,18 @@ def stored_tables(folder: Path) -> tuple[PageTable, ...]:
         _cost(summary.get("cost", {})),
         _audit(_document(folder / AUDIT).get("findings", ())),
     )
+
+
+def stored_figures(folder: Path) -> dict[str, Any]:
+    """What retrieval and cost came to over all questions, flat; tokens and searches are a question's."""
+    summary = _document(folder / SUMMARY)
+    figures: dict[str, Any] = {}
+    if retrieval := summary.get("retrieval", {}).get(ALL):
+        figures |= {name: None if retrieval[name] is None else retrieval[name]["mean"] for name in _MEANS}
+    if cost := summary.get("cost"):
+        figures |= {name: cost["usage"][name] / cost["num_questions"] for name in ("sent_tokens", "written_tokens")}
+        figures |= {name: cost[name] for name in ("wall_seconds", "engine_seconds", "currency", *_MONEY)}
+    return figures
 
 
 def _retrieval(rows: Mapping[str, Any]) -> PageTable:
@@ -104,7 +117,7 @@ def _cost(cost: Mapping[str, Any]) -> PageTable:
         ("wall seconds", f"{cost['wall_seconds']:.1f}"),
         ("engine seconds", f"{cost['engine_seconds']:.1f}"),
     ]
-    for name in ("money_per_question", "money_per_right_answer"):
+    for name in _MONEY:
         if cost[name] is not None:
             rows.append((f"{cost['currency']} {name.removeprefix('money_').replace('_', ' ')}", f"{cost[name]:.3g}"))
     return PageTable("Cost", ("", "value"), tuple(rows))

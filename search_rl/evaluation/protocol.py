@@ -11,7 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,8 @@ class MeasuringProtocol:
         return _sha256(self.rules)
 
     def differences(self, other: MeasuringProtocol) -> tuple[Difference, ...]:
-        """The rules that are not equal, by name."""
-        mine, theirs = flat(self.rules), flat(other.rules)
-        names = sorted(mine.keys() | theirs.keys())
-        return tuple(
-            Difference(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)
-        )
+        """The rules that are not equal, by name; a group of rules that only one of them has is one difference."""
+        return tuple(_differences(self.rules, other.rules))
 
     def write(self, folder: Path) -> None:
         """Store it in a result folder."""
@@ -186,15 +182,28 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def _differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> Iterator[Difference]:
+    for name in sorted(first.keys() | second.keys()):
+        mine, theirs = first.get(name), second.get(name)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            yield from _differences(mine, theirs, f"{prefix}{name}.")
+        elif mine != theirs:
+            yield Difference(f"{prefix}{name}", mine, theirs)
+
+
 def _questions_sha256(questions: Sequence[Question]) -> str:
     digest = hashlib.sha256()
     for question in sorted(questions, key=lambda question: question.key):
-        digest.update(_canonical([question.id, question.text, question.golden_answers, question.evidence_ids]) + b"\n")
+        row = [question.id, question.text, question.golden_answers, question.evidence_ids]
+        # A question without titles keeps the digest that it had before there were any.
+        digest.update(_canonical([*row, question.evidence_titles] if question.evidence_titles else row) + b"\n")
     return digest.hexdigest()
 
 
 def _shown(value: Any) -> str:
-    """Long texts and digests by their beginning, lists by their length: the file has them whole."""
+    """Long texts and digests by their beginning, lists and groups by their length: the file has them whole."""
+    if isinstance(value, Mapping):
+        return f"{len(flat(value))} rules"
     if isinstance(value, list):
         return f"a list of {len(value)}"
     text = " ".join(str(value).split())

@@ -12,11 +12,12 @@ from search_rl.errors import SearchRLError
 from search_rl.evaluation.measured import Measured
 from search_rl.evaluation.outcomes import ALL, Outcome, outcome_of, to_row
 from search_rl.evaluation.page import page_of
+from search_rl.evaluation.page_tables import stored_figures
 from search_rl.evaluation.protocol import MeasuringProtocol
-from search_rl.evaluation.report import Summary
 from search_rl.evaluation.result_folder import QUESTIONS, store
 from search_rl.evaluation.results import Result
 from search_rl.evaluation.runner import Evaluation
+from search_rl.evaluation.summary import Summary
 
 MARKDOWN = "report.md"
 HTML = "report.html"
@@ -104,7 +105,7 @@ def table_row(result: Result, summary: Summary) -> dict[str, Any]:
             row |= {f"{metric}/{name}/low": interval.low, f"{metric}/{name}/high": interval.high}
     for average in summary.averages:
         row |= {f"exact_match/{average.name}": average.exact_match.mean, f"f1/{average.name}": average.f1.mean}
-    return row
+    return row | stored_figures(result.folder)
 
 
 def _write_row(path: Path, row: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from search_rl.errors import ConfigError, DataError
 from search_rl.evaluation.assemble import Setup
 from search_rl.evaluation.episode_file import stored_rollouts
 from search_rl.evaluation.measured import FailedQuestion, Measured, measured_to_json
-from search_rl.evaluation.report import Summary, summary_to_json
 from search_rl.evaluation.runner import Evaluation
+from search_rl.evaluation.summary import Summary, summary_to_json
 from search_rl.evaluation.systems import System
 from search_rl.profiles import SEARCH_R1, profile_named
 

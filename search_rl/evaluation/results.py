@@ -12,8 +12,8 @@ from search_rl import records
 from search_rl.errors import DataError
 from search_rl.evaluation.outcomes import Outcome, outcome_of
 from search_rl.evaluation.protocol import MeasuringProtocol, read_protocol
-from search_rl.evaluation.report import Summary, summarise_outcomes
 from search_rl.evaluation.result_folder import EPISODES, SUMMARY, asked_keys
+from search_rl.evaluation.summary import Summary, summarise_outcomes
 from search_rl.profiles import SEARCH_R1, Profile, profile_named
 from search_rl.types import Trajectory
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from search_rl.evaluation.statistics import Interval, mean_interval
+from search_rl.evidence import evidence_among, evidence_of
 from search_rl.normalisers import squad
 from search_rl.profiles import Profile
 from search_rl.types import Question, Search, SearchResult, Trajectory
@@ -52,8 +53,8 @@ class RetrievalRow:
 
     @property
     def is_evidence_found(self) -> bool | None:
-        """True when all evidence passages were read; where none are named, when an accepted answer was. None where
-        neither can be told.
+        """True when all evidence was read; where none is named, when an accepted answer was. None where neither can be
+        told.
         """
         if self.num_evidence:
             return self.evidence_after(len(self.all_found)) == 1.0
@@ -120,7 +121,7 @@ def retrieval_row(trajectory: Trajectory, profile: Profile) -> RetrievalRow:
     return RetrievalRow(
         exact_match=profile.exact_match(trajectory.answer, question.golden_answers),
         has_open_answer=bool(open_answers(question)),
-        num_evidence=len(set(question.evidence_ids)),
+        num_evidence=len(evidence_of(question)),
         searches=tuple(found_in(result, question, profile) for result in trajectory.results),
         given=None if handed_over is None else found_in(handed_over, question, profile),
         num_repeated=len(queries) - len(set(queries)),
@@ -137,7 +138,7 @@ def found_in(result: SearchResult, question: Question, profile: Profile) -> Foun
     return FoundBySearch(
         answer_rank=answer_rank,
         has_answer_inside_word=answer_rank is not None or any(profile.cover_exact_match(text, golds) for text in texts),
-        evidence=frozenset(question.evidence_ids) & {hit.passage.id for hit in result.passages},
+        evidence=evidence_among(question, (hit.passage for hit in result.passages)),
         num_passages=len(result.passages),
     )
 

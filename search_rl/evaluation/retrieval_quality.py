@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from retriever_server.schema import ScoredPassage
-from search_rl.evaluation.report import new_table
 from search_rl.evaluation.statistics import Interval, mean_interval
+from search_rl.evaluation.tables import new_table
+from search_rl.evidence import evidence_among, evidence_of
 from search_rl.profiles import Profile
 from search_rl.types import Question
 
@@ -25,7 +26,8 @@ class QualityAtK:
     """Means over questions, None where no question can tell.
 
     `recall` is of the exact search's hits. An answer is hit when the contents of a passage cover an accepted one,
-    plainly or on token boundaries, under a profile's normaliser. Evidence is found by id: its share, and all of it.
+    plainly or on token boundaries, under a profile's normaliser. Of the evidence its share, and whether it was all
+    found.
     """
 
     top_k: int
@@ -62,7 +64,7 @@ def retrieval_quality(
     """The figures of the answers to the questions' texts; `recalls` holds each question's recall by k."""
     asked = list(zip(questions, answers, strict=True))
     open_ones = [(question, hits) for question, hits in asked if not _is_yes_or_no(question, profile)]
-    with_evidence = [(question, hits) for question, hits in asked if question.evidence_ids]
+    with_evidence = [(question, hits) for question, hits in asked if evidence_of(question)]
     plain = [_first_rank(profile.cover_exact_match, *pair) for pair in open_ones]
     token = [_first_rank(profile.token_cover_exact_match, *pair) for pair in open_ones]
     by_k = []
@@ -119,8 +121,7 @@ def _first_rank(
 
 
 def _evidence_share(question: Question, hits: Sequence[ScoredPassage]) -> float:
-    evidence = set(question.evidence_ids)
-    return len(evidence & {hit.passage.id for hit in hits}) / len(evidence)
+    return len(evidence_among(question, (hit.passage for hit in hits))) / len(evidence_of(question))
 
 
 def _mean(values: Sequence[float]) -> Interval | None:

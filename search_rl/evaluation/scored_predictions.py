@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from search_rl.datasets.predictions import Prediction, PredictionFile
-from search_rl.evaluation.report import metric_name, new_table
 from search_rl.evaluation.statistics import Interval, mean_interval
+from search_rl.evaluation.summary import metric_name
+from search_rl.evaluation.tables import new_table
 from search_rl.profiles import METRICS, Metric, Profile, Scores
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from search_rl.errors import ConfigError
 from search_rl.evaluation.outcomes import group
-from search_rl.evaluation.report import metric_name, new_table
 from search_rl.evaluation.results import Result
 from search_rl.evaluation.statistics import Interval, mean_interval, pass_at
+from search_rl.evaluation.summary import metric_name
+from search_rl.evaluation.tables import new_table
 from search_rl.profiles import Profile
 
 if TYPE_CHECKING:

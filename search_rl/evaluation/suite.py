@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,6 @@ from search_rl.evaluation.measured import Measured, measure
 from search_rl.evaluation.measuring import check_protocol, measuring_protocol, rollouts_protocol
 from search_rl.evaluation.outcomes import group_by
 from search_rl.evaluation.protocol import MeasuringProtocol, weights_sha256
-from search_rl.evaluation.report import Summary
 from search_rl.evaluation.report_files import write_result
 from search_rl.evaluation.result_folder import (
     EPISODES,
@@ -35,12 +35,15 @@ from search_rl.evaluation.result_folder import (
 )
 from search_rl.evaluation.runner import Evaluation, evaluate
 from search_rl.evaluation.stored_answers import stored_answers
+from search_rl.evaluation.summary import Summary
 from search_rl.evaluation.systems import Given, Parts, System, answer, needs_service
 from search_rl.search import Searcher
 from search_rl.types import Passage, Question, Rollout, Trajectory
 
 OnDone = Callable[[Rollout], None]
 Watch = Callable[[str], AbstractContextManager[OnDone]]
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,11 @@ async def score_rollouts(path: Path, setup: Setup, plan: Plan, watch: Watch) -> 
     settings = {"system": "rollouts", "rollouts": str(path.resolve()), "profile": setup.profile.name}
     check_claim(plan.out, settings, is_resumed=plan.is_resumed)
     stored = stored_answers(path)
+    extra = stored.offsets_bytes.keys() - {question.key for question in plan.questions}
+    if extra:
+        _logger.warning(
+            "%s answers %d questions that are not asked, such as %s: left out", path, len(extra), min(extra)
+        )
     claim(plan.out, settings)
     protocol = rollouts_protocol(path, setup, plan.questions)
     protocol.write(plan.out)
@@ -177,6 +185,8 @@ def _finish(
 ) -> SystemResult:
     assert isinstance(evaluation.rollouts, StoredRollouts)
     measured = measure(evaluation.rollouts, profile=evaluation.profile, top_k=setup.limits.top_k, prices=plan.prices)
+    # Of all runs that it took, not of the last one alone.
+    evaluation = replace(evaluation, seconds=measured.cost.wall_seconds)
     summary = write_result(folder, evaluation, protocol, measured, system={"system": name, "agent": agent})
     return SystemResult(name, folder, summary, measured)
 
@@ -190,7 +200,15 @@ def _corpus_sample(plan: Plan) -> CorpusSample | None:
     is_gold = any(system.given is Given.GOLD for system in hungry)
     if is_gold:
         check_evidence(plan.questions)
-    return sample_corpus(plan.passages, plan.questions if is_gold else ())
+    sample = sample_corpus(plan.passages, plan.questions if is_gold else ())
+    if sample.num_titles_missing:
+        _logger.warning(
+            "oracle: %d of %d articles that questions name as evidence are not in %s: it reads what there is",
+            sample.num_titles_missing,
+            sample.num_titles,
+            plan.corpus,
+        )
+    return sample
 
 
 async def _measure_retriever(setup: Setup, plan: Plan, searcher: Searcher) -> None:

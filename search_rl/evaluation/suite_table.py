@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from search_rl.evaluation.outcomes import ALL
-from search_rl.evaluation.report import new_table
 from search_rl.evaluation.statistics import Interval
 from search_rl.evaluation.suite import SystemResult
+from search_rl.evaluation.tables import new_table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -21,6 +21,7 @@ from search_rl.datasets.questions import QuestionRow
 from search_rl.engines.base import Generation
 from search_rl.engines.scripted import ScriptedEngine
 from search_rl.errors import DataError, RetrieverError
+from search_rl.evidence import evidence_among, evidence_of
 from search_rl.rewards import score
 from search_rl.search import Searcher
 from search_rl.types import Answer, Rollout, Search, StopReason, Trajectory
@@ -98,8 +99,8 @@ async def demonstrate(
 
 def _is_grounded(trajectory: Trajectory) -> bool:
     """True when the episode answered and every piece of evidence stood in what it read."""
-    found = {hit.passage.id for result in trajectory.results for hit in result.passages}
-    return trajectory.stop_reason is StopReason.ANSWERED and found.issuperset(trajectory.question.evidence_ids)
+    found = evidence_among(trajectory.question, trajectory.passages_read)
+    return trajectory.stop_reason is StopReason.ANSWERED and found == evidence_of(trajectory.question)
 
 
 class DemonstrationDataset:

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from search_rl import rewards
 from search_rl.engines.base import length_to_stop
+from search_rl.evidence import evidence_of
 from search_rl.types import Malformed, Rollout, Search, StopReason, Trajectory, Turn
 
 _ACTION = re.compile(r"<(?:search|answer|tool_call)>")
@@ -77,7 +78,7 @@ def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     seen = [turn.observation for turn in turns if turn.observation is not None]
     shortened = [observation.num_passages_shortened for observation in seen if observation.results]
-    with_evidence = [trajectory for trajectory in trajectories if trajectory.question.evidence_ids]
+    with_evidence = [trajectory for trajectory in trajectories if evidence_of(trajectory.question)]
     metrics = {
         **{f"agent/stop_{reason}": fmean(t.stop_reason is reason for t in trajectories) for reason in _LIVE_STOPS},
         **_search_counts(trajectories),

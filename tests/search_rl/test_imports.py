@@ -21,6 +21,7 @@ LAYERS = {
     "search_rl.errors": 1,
     "search_rl.types": 1,
     "search_rl.answers": 1,
+    "search_rl.evidence": 1,
     "search_rl.normalisers": 1,
     "search_rl.profiles": 1,
     "search_rl.search": 1,

@@ -47,6 +47,7 @@ questions = st.builds(
     any_text,
     any_text,
     st.lists(any_text).map(tuple),
+    st.lists(any_text).map(tuple),
 )
 
 
@@ -135,7 +136,7 @@ def test_a_row_of_before_failures_were_told_is_read(tmp_path: Path, rollout: Rol
     path = tmp_path / "rollouts.jsonl"
     append(path, [rollout])
     row = json.loads(path.read_text())
-    del row["failure"], row["reward"]["failure"]
+    del row["failure"], row["reward"]["failure"], row["question"]["evidence_titles"]
     path.write_text(json.dumps(row) + "\n")
     assert [record.rollout for record in read(path)] == [rollout]
 

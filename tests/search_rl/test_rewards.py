@@ -118,6 +118,13 @@ def reading(*turns: Turn, action: Action, stop_reason: StopReason = StopReason.A
     return Trajectory(question, Segment(Origin.PROMPT, (0,)), (*turns, last), stop_reason)
 
 
+def test_evidence_by_title_earns_the_same() -> None:
+    """A reward for evidence that is always 0 on the multi-hop benchmarks, whose evidence has titles and no ids."""
+    episode = reading(read("a", "france", "spain"), action=Answer("x"))
+    question = replace(episode.question, evidence_ids=(), evidence_titles=("Paris", "France"))
+    assert score(replace(episode, question=question), {"evidence_hit": 1.0}).total == 0.5
+
+
 @pytest.mark.parametrize(
     ("part", "episode", "value"),
     [

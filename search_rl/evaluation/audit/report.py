@@ -13,9 +13,9 @@ from search_rl.errors import ConfigError, SearchRLError
 from search_rl.evaluation.audit import habits, leakage
 from search_rl.evaluation.audit.findings import Finding
 from search_rl.evaluation.audit.habits import episode_of
-from search_rl.evaluation.report import new_table
 from search_rl.evaluation.result_folder import AUDIT
 from search_rl.evaluation.results import Result, load_result_with
+from search_rl.evaluation.tables import new_table
 from search_rl.types import Question
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from fastapi import HTTPException
 from pydantic import BaseModel
 
 from retriever_server.app import create_app
@@ -34,12 +35,16 @@ class Completion(BaseModel):
 
 @pytest.fixture
 def service(codec: ByteCodec) -> Iterator[str]:
-    """The URL of the real retrieval service and of a model that searches once, then answers Paris."""
+    """The URL of the real retrieval service and of a model that searches once, then answers Paris, and refuses some
+    questions.
+    """
     app = create_app(OnePassage())
 
     @app.post("/v1/completions")
     def complete(request: Completion) -> dict[str, Any]:
         prompt = codec.decode(request.prompt)
+        if "Refuse this" in prompt:
+            raise HTTPException(400, "no")
         call = '<tool_call>{"name": "search", "arguments": {"query": "capital of France"}}</tool_call>'
         search = call if "<tool_call>" in prompt else "<search>capital of France</search>"
         reply = "<answer>Paris</answer>" if "Paris" in prompt else search

@@ -80,6 +80,14 @@ def test_resume_goes_on_and_refuses_to_mix(run_eval: Eval, tmp_path: Path) -> No
     assert len((tmp_path / "out" / "episodes.jsonl").read_text().splitlines()) == 3
 
 
+def test_seconds_are_those_of_all_runs(run_eval: Eval, tmp_path: Path) -> None:
+    """A result that took an hour, was killed in its last second and resumed, reported as one of a second."""
+    assert run_eval().exit_code == 0
+    seconds = json.loads((tmp_path / "out" / "summary.json").read_text())["seconds"]
+    assert run_eval("--resume").exit_code == 0
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["seconds"] == seconds > 0
+
+
 def test_a_refused_resume_loses_no_result(run_eval: Eval, service: str, tmp_path: Path) -> None:
     """A finished result that counts as unfinished because somebody resumed it against another index."""
     assert run_eval().exit_code == 0

@@ -97,8 +97,11 @@ def test_a_system_is_not_resumed_as_another(run_eval: Eval, tmp_path: Path) -> N
     assert len(_lines(tmp_path / "out" / "episodes.jsonl")) == 2
 
 
-def test_stored_rollouts_are_scored_like_a_system(run_eval: Eval, tmp_path: Path) -> None:
-    """A stored file scored by other rules than the run that made it, or questions that it lacks left out."""
+def test_stored_rollouts_are_scored_like_a_system(
+    run_eval: Eval, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stored file scored by other rules than the run that made it, questions that it lacks left out, or answers to
+    others that nobody hears of."""
     assert run_eval("--limit", "1").exit_code == 0
     stored = str(tmp_path / "out" / "episodes.jsonl")
     alone = run_eval(rollouts=stored, questions=None, out=str(tmp_path / "alone"), endpoint=None, model=None)
@@ -108,11 +111,38 @@ def test_stored_rollouts_are_scored_like_a_system(run_eval: Eval, tmp_path: Path
     assert lacking.exit_code == 1
     assert "\nNOT VALID: 1 of 2 questions failed (over 0.1%) and count as wrong" in lacking.output
     assert f"failed: 4:demo/2 (engine_failed) {stored} has no rollout of question 4:demo/2" in lacking.output
+    other = write_rows(tmp_path / "other.jsonl", [{"id": "1", "question": "x?", "golden_answers": ["x"]}])
+    caplog.clear()
+    run_eval(rollouts=stored, questions=str(other), out=str(tmp_path / "other"), endpoint=None, model=None)
+    assert "answers 1 questions that are not asked, such as 4:demo/1: left out" in caplog.text
     twice = tmp_path / "twice.jsonl"
     twice.write_text(Path(stored).read_text() * 2)
     refused = run_eval(rollouts=str(twice), out=str(tmp_path / "twice"))
     assert refused.exit_code == 2
     assert "holds more than one rollout of question 4:demo/1" in refused.output
+
+
+def test_a_question_that_the_server_refuses(run_eval: Eval, tmp_path: Path) -> None:
+    """An evaluation that ends with one bad request, a question that is dropped from the mean, or a report that begins
+    with the figure."""
+    questions = [
+        {"id": "1", "question": "capital of France?", "golden_answers": ["Paris"]},
+        {"id": "2", "question": "Refuse this?", "golden_answers": ["Paris"]},
+    ]
+    result = run_eval(questions=str(write_rows(tmp_path / "some.jsonl", questions)), system="agent")
+    assert result.exit_code == 1
+    first = "NOT VALID: 1 of 2 questions failed (over 0.1%) and count as wrong: exact match 0.500 "
+    assert f"\n{first}" in result.output
+    assert "failed: 4:some/2 (engine_failed) " in result.output and "answered 400" in result.output
+    out = tmp_path / "out"
+    assert (out / "report.md").read_text().splitlines()[2].startswith(first)
+    (failed,) = _lines(out / "failed.jsonl")
+    assert json.loads(failed)["key"] == "4:some/2"
+    assert json.loads((out / "summary.json").read_text())["is_valid"] is False
+    again = run_eval("--resume", questions=str(tmp_path / "some.jsonl"), system="agent")
+    assert again.exit_code == 1
+    asked = [json.loads(line)["question"]["id"] for line in _lines(out / "episodes.jsonl")]
+    assert sorted(asked) == ["1", "2", "2"], "only the failed question is asked again"
 
 
 BAD_OPTIONS = {

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +17,20 @@ from search_rl.cli.data import app
 from search_rl.datasets.benchmarks import BENCHMARKS, benchmark_named
 from search_rl.datasets.foreign import FieldMapping, parse_mapping
 from search_rl.datasets.get import get_benchmark, get_file
-from search_rl.datasets.questions import read_questions
+from search_rl.datasets.questions import question_row, read_questions
 from search_rl.errors import ConfigError, DataError
 from search_rl.types import Question
 
-HOPS = {"title": ["Ada", "Byron"], "sent_id": [0, 1]}
+HOPS = {"title": ["Ada Lovelace", "Lord Byron", "Ada Lovelace"], "sent_id": [0, 1, 2]}
+CONTEXT = {"title": ["Ada Lovelace", "Analytical Engine", "Lord Byron"]}
+STEPS = [
+    {"id": 13, "question": "Who was the first programmer?", "answer": "Ada", "paragraph_support_idx": 2},
+    {"id": 27, "question": "Who was the father of #1?", "answer": "Byron", "paragraph_support_idx": 9},
+]
+PARAGRAPHS = [
+    {"idx": 2, "title": "Ada Lovelace", "paragraph_text": "Ada wrote the first program.", "is_supporting": True},
+    {"idx": 9, "title": "Lord Byron", "paragraph_text": "Byron died at Missolonghi.", "is_supporting": True},
+]
 SHAPES: dict[str, dict[str, Any]] = {
     "nq": {"id": "test_0", "question": "who got the first nobel prize in physics", "golden_answers": ["Röntgen"]},
     "triviaqa": {"id": "test_0", "question": "Who was Ada's father?", "golden_answers": ["Lord Byron", "BYRON"]},
@@ -34,19 +44,28 @@ SHAPES: dict[str, dict[str, Any]] = {
         "id": "dev_0",
         "question": "Were Ada and Byron kin?",
         "golden_answers": ["yes"],
-        "metadata": {"type": "comparison", "level": "hard", "supporting_facts": HOPS, "context": {"title": ["Ada"]}},
+        "metadata": {
+            "type": "comparison",
+            "level": "hard",
+            "supporting_facts": HOPS,
+            "context": CONTEXT | {"sentences": [["Ada wrote."], ["It computes."], ["Byron wrote."]]},
+        },
     },
     "2wikimultihopqa": {
         "id": "dev_0",
         "question": "Where did Ada's father die?",
         "golden_answers": ["Missolonghi"],
-        "metadata": {"type": "compositional", "supporting_facts": HOPS},
+        "metadata": {"type": "compositional", "supporting_facts": HOPS, "context": CONTEXT | {"content": [["x"]] * 3}},
     },
     "musique": {
         "id": "dev_0",
         "question": "Where did the father of the first programmer die?",
         "golden_answers": ["Missolonghi", "Mesolongi"],
-        "metadata": {"question_decomposition": [{"id": 1}, {"id": 2}], "answerable": True},
+        "metadata": {
+            "question_decomposition": [
+                step | {"support_paragraph": paragraph} for step, paragraph in zip(STEPS, PARAGRAPHS, strict=True)
+            ],
+        },
     },
     "bamboogle": {"id": "test_0", "question": "Who was Ada's mother's cousin?", "golden_answers": ["Melbourne"]},
 }
@@ -82,6 +101,39 @@ def test_every_published_shape_becomes_questions(collection: Path, tmp_path: Pat
     assert len({question.key for question in questions}) == 8, "ids of different sets collide"
 
 
+def test_supporting_articles_are_kept(collection: Path, tmp_path: Path) -> None:
+    """Retrieval on HotpotQA, 2Wiki and MuSiQue that can only be judged by whether an answer stands somewhere: the
+    titles of their evidence were dropped; or the distractors of the context taken for evidence."""
+    card = get_benchmark(benchmark_named("search_r1_test"), tmp_path / "out", folder=collection, allow_other_size=True)
+    questions = read_questions(tmp_path / "out/search_r1_test.parquet").questions
+    assert (card.num_questions, card.num_with_evidence) == (8, 3)
+    titles = {question.dataset: question.evidence_titles for question in questions if question.evidence_titles}
+    assert titles == dict.fromkeys(("hotpotqa", "2wikimultihopqa", "musique"), ("Ada Lovelace", "Lord Byron"))
+    assert not any(question.evidence_ids for question in questions)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "titles"),
+    [
+        ({"supporting_facts": {"title": np.array(["Ada", "Byron"])}}, ("Ada", "Byron")),
+        ({"supporting_facts": None, "question_decomposition": None}, ()),
+        ({"supporting_facts": {"title": None}}, ()),
+        ({"supporting_facts": {"title": ["Ada", None, " ", 7]}}, ("Ada",)),
+        ({"supporting_facts": [["Ada", 0]]}, ()),
+        (
+            {"question_decomposition": [{"support_paragraph": None}, 3, {"support_paragraph": {"title": "Ada"}}]},
+            ("Ada",),
+        ),
+        ("{}", ()),
+        (None, ()),
+    ],
+)
+def test_metadata_of_any_shape(metadata: Any, titles: tuple[str, ...]) -> None:
+    """One row with metadata of another type that ends the reading of fifty thousand."""
+    row = {"id": "1", "question": "Who?", "golden_answers": ["Ada"], "metadata": metadata}
+    assert question_row(row).question.evidence_titles == titles
+
+
 def test_sizes_are_those_that_papers_report() -> None:
     """A subset under the full set's name is the most common reason why two papers' scores do not compare."""
     assert BENCHMARKS["search_r1_test"].num_rows == BENCHMARKS["nq_hotpotqa_test"].num_rows == 51_713
@@ -105,13 +157,16 @@ def test_a_set_of_another_size_is_refused_and_nothing_written(collection: Path, 
 def test_search_r1s_merged_parquet_keeps_the_set_of_each_row(tmp_path: Path) -> None:
     """Groups of NQ and HotpotQA rows with one id merged into one, as in the reference (D9)."""
     shared = {"question": "Who?", "golden_answers": ["Ada"], "prompt": [{"role": "user", "content": "Who?"}]}
-    rows = [{"id": "train_0", "data_source": name, **shared} for name in ("nq", "hotpotqa")]
+    rows: list[dict[str, Any]] = [{"id": "train_0", "data_source": name, **shared} for name in ("nq", "hotpotqa")]
+    rows[0]["metadata"], rows[1]["metadata"] = None, SHAPES["hotpotqa"]["metadata"]
     folder = tmp_path / "published"
     folder.mkdir()
     pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
     get_benchmark(benchmark_named("nq_hotpotqa_train"), tmp_path / "out", folder=folder, allow_other_size=True)
     questions = read_questions(tmp_path / "out/nq_hotpotqa_train.parquet").questions
     assert [question.key for question in questions] == ["2:nq/train_0", "8:hotpotqa/train_0"]
+    assert [question.evidence_titles for question in questions] == [(), ("Ada Lovelace", "Lord Byron")]
+    assert read_questions(folder / "train.parquet").questions == questions
 
 
 def test_fanoutqa_answers_become_one_text(tmp_path: Path) -> None:
@@ -120,6 +175,14 @@ def test_fanoutqa_answers_become_one_text(tmp_path: Path) -> None:
     rows = [
         {"id": str(index), "question": "Which?", "answer": answer, "categories": [], "decomposition": []}
         for index, answer in enumerate(answers)
+    ]
+    draft = {"id": "a", "question": "Who?", "answer": ["Burrell"], "depends_on": [], "decomposition": []}
+    hand = {"id": "b", "question": "Which?", "answer": "Right", "depends_on": ["a"], "decomposition": []}
+    page = {"pageid": 1, "revid": 2, "url": "https://en.wikipedia.org/wiki/1"}
+    rows[0]["decomposition"] = [
+        draft | {"evidence": page | {"title": "1998 draft"}},
+        hand | {"evidence": None, "decomposition": [hand | {"evidence": page | {"title": "Pat Burrell"}}]},
+        hand | {"evidence": page | {"title": "1998 draft"}},
     ]
     (tmp_path / "data").mkdir()
     (tmp_path / "data/fanout-final-dev.json").write_text(json.dumps(rows))
@@ -133,6 +196,7 @@ def test_fanoutqa_answers_become_one_text(tmp_path: Path) -> None:
         ("Spain",),
     ]
     assert [question.kind for question in questions] == ["several_answers"] * 2 + ["one_answer"] * 3
+    assert [question.evidence_titles for question in questions[:2]] == [("1998 draft", "Pat Burrell"), ()]
 
 
 def test_a_fanoutqa_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -188,6 +252,16 @@ def test_a_csv_with_its_own_columns(tmp_path: Path) -> None:
     assert question == Question("7", "Who, then?", ("Ada", "Ada Lovelace"), "mine")
 
 
+@pytest.mark.parametrize("pages", ["Lord Byron | Ada Lovelace", '["Lord Byron", "Ada Lovelace"]'])
+def test_evidence_in_one_text(tmp_path: Path, pages: str) -> None:
+    """Evidence that was mapped and silently lost, because a CSV has no lists."""
+    path = write_csv(tmp_path / "mine.csv", [{"question": "Who?", "golden_answers": "Ada", "pages": pages}])
+    mapping = parse_mapping(["evidence_titles=pages"], "|" if "|" in pages else None)
+    card = get_file(path, tmp_path, mapping=mapping, name="mine", split="test")
+    (question,) = read_questions(tmp_path / "mine.parquet").questions
+    assert (card.num_with_evidence, question.evidence_titles) == (1, ("Lord Byron", "Ada Lovelace"))
+
+
 def test_nested_columns_lists_in_text_and_rows_without_ids(tmp_path: Path) -> None:
     """Answers kept as one text that spells a list; every row of a file without ids called a duplicate."""
     path = tmp_path / "mine.jsonl"
@@ -219,5 +293,5 @@ def test_the_command_brings_and_counts(collection: Path, tmp_path: Path) -> None
     arguments = ["get", "nq", "--from", str(collection), "--out", str(tmp_path / "out"), "--allow-other-size"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "nq.parquet: 1 nq; 0 bad rows skipped" in result.output
+    assert "nq.parquet: 1 nq; 0 name evidence; 0 bad rows skipped" in result.output
     assert "search_r1_train" in CliRunner().invoke(app, ["list"]).output

@@ -31,6 +31,7 @@ questions = st.builds(
     dataset=texts,
     kind=st.sampled_from(["", "one_hop", "two_hop"]),
     evidence_ids=text_tuples,
+    evidence_titles=text_tuples,
 )
 question_rows = st.builds(QuestionRow, question=questions, relation=texts, oracle_queries=text_tuples)
 
@@ -85,6 +86,20 @@ def test_search_r1s_own_parquet_loads(tmp_path: Path) -> None:
     first, second = read_questions(path).questions
     assert first == Question("train_0", row["question"], ("2,718",), "nq")
     assert (second.id, second.dataset) == ("train_0", "hotpotqa")
+
+
+def test_passage_ids_may_be_numbers() -> None:
+    """A corpus with numbers for ids, as wiki-18's, whose questions seem to name no evidence."""
+    row = GOOD | {"extra_info": {"evidence_ids": [12, "13", None, True], "evidence_titles": "Ada"}}
+    assert question_row(row).question.evidence_ids == ("12", "13")
+
+
+def test_a_file_from_before_titles_is_read(tmp_path: Path) -> None:
+    """Question files that an update makes unreadable."""
+    row = {"id": "1", "question": "Who?", "golden_answers": ["Ada"], "data_source": "demo"}
+    path = tmp_path / "old.parquet"
+    pq.write_table(pa.Table.from_pylist([row | {"extra_info": {"evidence_ids": ["ada/name"]}}]), path)
+    assert read_questions(path).questions == (Question("1", "Who?", ("Ada",), "demo", evidence_ids=("ada/name",)),)
 
 
 @pytest.mark.parametrize(

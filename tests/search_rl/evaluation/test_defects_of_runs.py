@@ -23,8 +23,8 @@ from search_rl.config import load_config
 from search_rl.engines.base import Generation
 from search_rl.engines.scripted import ScriptedEngine
 from search_rl.evaluation.assemble import setup_from
-from search_rl.evaluation.report import summarise
 from search_rl.evaluation.runner import evaluate
+from search_rl.evaluation.summary import summarise
 from search_rl.search import SearchClient
 from search_rl.training.metrics import step_metrics
 from search_rl.training.overrides import verl_overrides

@@ -7,8 +7,8 @@ import json
 from pytest import approx
 
 from search_rl.evaluation.demo_summary import demo_summary
-from search_rl.evaluation.report import Stage
 from search_rl.evaluation.runner import Evaluation
+from search_rl.evaluation.stages import Stage
 from tests.search_rl.conftest import ByteCodec
 from tests.search_rl.evaluation.conftest import ANSWER, ReplyingEngine, Run, ask
 

@@ -65,6 +65,16 @@ def test_differences_are_named_and_short() -> None:
     assert first.differences(other_model) == ()
 
 
+def test_a_group_that_one_lacks_is_one_difference() -> None:
+    """Thirty lines about an index where the whole difference is that a control has none."""
+    served = protocol(retriever={"answered_by": "served", "index": {"kind": "flat", "files": {"a": "1", "b": "2"}}})
+    control = protocol(retriever={"answered_by": "random"})
+    assert [str(difference) for difference in served.differences(control)] == [
+        "retriever.answered_by: served against random",
+        "retriever.index: 3 rules against None",
+    ]
+
+
 def test_a_word_of_the_prompt_or_the_template_shows(codec: ByteCodec) -> None:
     """A correction, a closing tag or a chat template that moves scores and no digest."""
     rules = protocols.prompt_rules(SHORT, codec)
@@ -96,8 +106,11 @@ def test_data_sets_are_told_by_what_was_asked() -> None:
         [questions[0]],
         [questions[0], Question("b", "b!", ("y",), "nq")],
         [questions[0], ask("b", "y", "Y")],
+        [questions[0], Question("b", "b", ("y",), "nq", evidence_titles=("B",))],
     ):
         assert protocols.dataset_rules(changed)["nq"]["sha256"] != rules["nq"]["sha256"]
+    before_titles = "3997429d56bfd66171f177f915bb8a04a1d8a4809729b0f99744cc920fe85f0c"
+    assert rules["nq"]["sha256"] == before_titles
 
 
 def test_a_retriever_is_told_by_what_it_finds() -> None:

@@ -131,6 +131,9 @@ def test_one_row_for_a_table_over_many(folder: Path) -> None:
     assert (float(row["exact_match/all"]), float(row["exact_match/popqa"])) == (0.5, 0.0)
     assert float(row["exact_match/macro over 2"]) == 0.5
     assert float(row["exact_match/bamboogle/low"]) == pytest.approx(0.2065, abs=1e-4)
+    assert (float(row["evidence_recall"]), float(row["exact_match_found"])) == (1.0, 1.0)
+    assert float(row["written_tokens"]) == pytest.approx(2 * 7 / 4)
+    assert (row["engine_seconds"], row["money_per_question"]) == ("0", "")
 
 
 def test_a_row_a_question_that_can_be_scored_again(folder: Path) -> None:

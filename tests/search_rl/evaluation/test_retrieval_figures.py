@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from pytest import approx
 
 from search_rl.evaluation.ceiling import ceiling, ceiling_rows
+from search_rl.evaluation.outcomes import outcome_of
 from search_rl.evaluation.retrieval_figures import retrieval_figures, retrieval_row
 from search_rl.profiles import SEARCH_R1
 from search_rl.types import (
@@ -110,6 +112,25 @@ def test_figures_by_search() -> None:
     assert second.answer_hit and second.answer_hit.mean == 0.5
 
 
+def by_title(question: Question) -> Question:
+    """The question with its evidence named by the titles of the passages, written otherwise."""
+    return replace(
+        question, evidence_ids=(), evidence_titles=tuple(f'"{name.title()}"' for name in question.evidence_ids)
+    )
+
+
+def test_figures_by_title_are_those_by_passage() -> None:
+    """A figure that goes by ids alone: HotpotQA, 2Wiki and MuSiQue would have no evidence recall there."""
+    titled = [replace(it, question=by_title(it.question)) for it in EPISODES]
+    assert any(it.question.evidence_titles for it in titled)
+    by_passage, by_article = (
+        retrieval_figures([retrieval_row(it, SEARCH_R1) for it in episodes], depths=(1, 2))
+        for episodes in (EPISODES, titled)
+    )
+    assert by_article == by_passage
+    assert [outcome_of(it, SEARCH_R1).evidence_found for it in titled] == [1.0, 0.0, None, None, None]
+
+
 def test_what_is_handed_over_is_read_and_not_searched() -> None:
     """An oracle whose evidence counts as never found, or as a search of no seconds."""
     row = retrieval_row(episode("Lima", evidence=("peru",), given=result("", "peru")), SEARCH_R1)
@@ -147,6 +168,11 @@ def test_the_ceiling_is_what_deep_searches_find() -> None:
         2, 0, {1: 0.0, 3: 1.0}, {1: 0.5, 3: 1.0}, {1: 0.0, 3: 1.0},
     ]  # fmt: skip
     assert asyncio.run(rows(FixedSearcher(error="down")))[:3] == [2, 2, {1: 0.0, 3: 0.0}]
+    by_passage = asyncio.run(rows(FixedSearcher(hits)))
+    questions[0] = by_title(questions[0])
+    assert asyncio.run(rows(FixedSearcher(hits))) == by_passage
+    twice = (hits[0], ScoredPassage(Passage("chile/2", "Chile", "Chile has a coast."), 1.0), hits[2])
+    assert asyncio.run(rows(FixedSearcher(twice)))[3:] == [{1: 0.5, 3: 1.0}, {1: 0.0, 3: 1.0}]
 
 
 def test_no_rows_are_no_figures() -> None:

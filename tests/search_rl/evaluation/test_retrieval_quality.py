@@ -47,6 +47,14 @@ def test_each_figure_is_over_the_questions_that_it_can_judge() -> None:
     assert quality_to_json(quality, 12.0)["by_k"][1]["all_evidence"]["mean"] == 1
 
 
+def test_evidence_by_title() -> None:
+    """Would catch `index eval` that knows no evidence for the multi-hop benchmarks."""
+    question = Question("5", "Who leads Peru?", ("Boluarte",), "musique", evidence_titles=("Peru", "LIMA"))
+    at_1, at_3 = retrieval_quality([question], [hits("norway", "lima", "peru")], SEARCH_R1, 3).by_k
+    shares = [at.mean for it in (at_1, at_3) for at in (it.evidence_recall, it.all_evidence) if at is not None]
+    assert shares == [0.0, 0.0, 1.0, 1.0]
+
+
 def test_what_no_question_can_tell_is_none() -> None:
     """Would catch a mean over nothing, which is a traceback or a zero."""
     (at_1,) = retrieval_quality(QUESTIONS[2:3], [[]], SEARCH_R1, 1).by_k

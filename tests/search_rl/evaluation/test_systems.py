@@ -13,7 +13,9 @@ from search_rl.agent.protocols import protocol_named
 from search_rl.engines.scripted import ScriptedEngine
 from search_rl.errors import ConfigError, DataError, RetrieverError
 from search_rl.evaluation.controls import RandomSearcher, check_evidence, sample_corpus
+from search_rl.evaluation.retrieval_figures import retrieval_row
 from search_rl.evaluation.systems import SYSTEMS, Parts, answer, needs_service, systems_named
+from search_rl.profiles import SEARCH_R1
 from search_rl.types import Passage, Question, StopReason, Trajectory
 from tests.search_rl.conftest import ByteCodec, FixedSearcher, hit
 
@@ -87,6 +89,35 @@ def test_the_oracle_needs_evidence_that_the_corpus_has() -> None:
         sample_corpus(CORPUS[:1], [QUESTION])
     with pytest.raises(DataError, match="no passage"):
         sample_corpus([], [])
+
+
+ARTICLES = [
+    Passage("1", '"Peru"', "Peru is in South America."),
+    Passage("2", "Chile", "Chile is long."),
+    Passage("3", '"Peru"', "Its capital is Lima."),
+    Passage("4", '"Peru"', "Lima has a port."),
+    Passage("5", "Quito", "Quito is high."),
+]
+
+
+def test_the_oracle_reads_articles_by_title(codec: ByteCodec, searcher: FixedSearcher) -> None:
+    """No oracle for the multi-hop benchmarks, whose evidence has titles and no ids; or one that is handed the beginning
+    of an article while the answer stands in its third passage."""
+    question = replace(QUESTION, evidence_ids=(), evidence_titles=("Quito", "peru", "Atlantis", "Peru"))
+    yes = replace(question, id="q2", golden_answers=("yes",), evidence_titles=("Peru",))
+    sample = sample_corpus(ARTICLES, [question, yes])
+    assert (sample.num_titles, sample.num_titles_missing) == (3, 1)
+    assert [hit.passage.id for hit in sample.gold(question).passages] == ["5", "3"]
+    assert [hit.passage.id for hit in sample.gold(yes).passages] == ["1"]
+    assert [passage.id for passage in sample.evidence_passages] == ["5", "3", "1"]
+    parts = Parts(ScriptedEngine(["Lima"], codec), searcher, codec, protocol_named("short"), LIMITS, sample)
+    episode = asyncio.run(answer(SYSTEMS["oracle"], question, parts))
+    assert [passage.id for passage in episode.passages_read] == ["5", "3"]
+    row = retrieval_row(episode, SEARCH_R1)
+    assert row.num_evidence == 3
+    assert row.evidence_after(1) == pytest.approx(2 / 3)
+    with pytest.raises(DataError, match=r"a passage of none of the 3 articles .*, such as 'atlantis'"):
+        sample_corpus(ARTICLES[1:2], [question])
 
 
 def test_ircot_searches_with_each_sentence(codec: ByteCodec, searcher: FixedSearcher) -> None:

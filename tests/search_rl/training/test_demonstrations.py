@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,10 @@ def test_demonstration_in_the_models_own_calls(family: str) -> None:
 def test_question_whose_evidence_was_not_found_is_left_out(codec: ByteCodec) -> None:
     """Would catch a demonstration that teaches to answer from nothing."""
     assert demonstrated([row(1, evidence="london")], codec, FixedSearcher((PARIS,))) == []
+    article = replace(row(1).question, evidence_ids=(), evidence_titles=("Paris",))
+    assert demonstrated([QuestionRow(article, oracle_queries=("q",))], codec, FixedSearcher((PARIS,))) == []
+    found = replace(article, evidence_titles=("france: capital",))
+    assert len(demonstrated([QuestionRow(found, oracle_queries=("q",))], codec, FixedSearcher((PARIS,)))) == 1
 
 
 def test_failed_search_ends_the_warm_up(codec: ByteCodec) -> None:

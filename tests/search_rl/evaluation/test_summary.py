@@ -12,16 +12,10 @@ from pytest import approx
 from rich.console import Console
 from rich.table import Table
 
-from search_rl.evaluation.report import (
-    Stage,
-    compare,
-    paired_table,
-    stages_table,
-    summarise,
-    summary_table,
-    summary_to_json,
-)
 from search_rl.evaluation.runner import Evaluation
+from search_rl.evaluation.stages import Stage, compare, paired_table, stages_table
+from search_rl.evaluation.summary import summarise, summary_to_json
+from search_rl.evaluation.tables import summary_table
 from search_rl.profiles import PROFILES
 from search_rl.types import Question
 from tests.search_rl.conftest import ByteCodec, FixedSearcher

@@ -1,4 +1,4 @@
-"""What an evaluation found, by set and kind of question: as values, as JSON and as a table."""
+"""What an evaluation found, by set and kind of question: as values and as JSON."""
 
 from __future__ import annotations
 
@@ -6,31 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from search_rl.evaluation.outcomes import ALL, Groups, Outcome, group, outcome_of
 from search_rl.evaluation.runner import Evaluation
-from search_rl.evaluation.statistics import (
-    Interval,
-    PairedTest,
-    Weighting,
-    average_interval,
-    mean_interval,
-    paired_test,
-)
-from search_rl.profiles import SEARCH_R1, Metric, Profile
-from search_rl.types import Rollout, StopReason
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from search_rl.evaluation.statistics import Interval, Weighting, average_interval, mean_interval
+from search_rl.profiles import Metric, Profile
+from search_rl.types import StopReason
 
 MAX_FAILED_SHARE = 0.001
 APART = ("bamboogle",)
 """Data sets too small to rank on: Bamboogle's 125 questions leave a half-width of .09. Averages are given without them
 first.
 """
-
-
 _AVERAGED: tuple[Metric, Metric] = ("exact_match", "f1")
 
 
@@ -111,14 +99,6 @@ class Summary:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """An evaluation at one point of a run, named for people: "before", "sft", "after"."""
-
-    name: str
-    evaluation: Evaluation
-
-
 def metric_name(metric: Metric) -> str:
     """The metric in words."""
     return metric.replace("_", " ") if metric != "f1" else "F1"
@@ -170,34 +150,6 @@ def average_name(weighting: Weighting, strata: Sequence[str]) -> str:
     return f"{weighting} over {len(strata)}{f', with {held[0]}' if held else ''}"
 
 
-def compare(
-    first: Sequence[Rollout], second: Sequence[Rollout], *, profile: Profile = SEARCH_R1
-) -> dict[str, PairedTest]:
-    """The paired test of exact match on the questions that both results hold, by kind and for "all".
-
-    One profile scores both, whatever scored them before. Raises ValueError when they share no question.
-    """
-    before, after = ([outcome_of(rollout.trajectory, profile) for rollout in part] for part in (first, second))
-    pairs = paired(before, after)
-    if not pairs:
-        raise ValueError("no pairs: a comparison needs at least one question that both results hold")
-    earlier = {outcome.question.key: outcome for outcome, _ in pairs}
-    rows = group(outcome for _, outcome in pairs).rows
-    return {
-        name: paired_test(
-            [earlier[outcome.question.key].scores.exact_match for outcome in members],
-            [outcome.scores.exact_match for outcome in members],
-        )
-        for name, members in rows.items()
-    }
-
-
-def paired(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
-    """The outcomes of the questions that both hold, in the order of the second."""
-    earlier = {outcome.question.key: outcome for outcome in first}
-    return [(earlier[key], outcome) for outcome in second if (key := outcome.question.key) in earlier]
-
-
 def summary_to_json(summary: Summary) -> dict[str, Any]:
     """The JSON form; whether the figures are valid comes first."""
     return {
@@ -210,82 +162,6 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
         "kinds": {kind: asdict(figures) for kind, figures in summary.kinds.items()},
         "averages": {average.name: asdict(average) for average in summary.averages},
     }
-
-
-def summary_table(summary: Summary) -> Table:
-    """One row a kind of question."""
-    table = new_table(
-        "questions", "n", "exact match", "95 %", "F1", "cover", "format", "searches", "tokens", "stopped by"
-    )
-    for kind, figures in sorted(summary.kinds.items(), key=lambda row: is_apart(row[0])):
-        table.add_row(
-            kind,
-            str(figures.exact_match.n),
-            f"{figures.exact_match.mean:.3f}",
-            _bounds(figures.exact_match),
-            f"{figures.f1.mean:.3f}",
-            f"{figures.cover_exact_match.mean:.3f}",
-            f"{figures.format_rate.mean:.1%}",
-            f"{figures.searches_per_question:.2f}",
-            f"{figures.sequence_tokens:.0f}",
-            ", ".join(f"{reason} {count}" for reason, count in figures.stop_reasons.items() if count),
-        )
-    return table
-
-
-def averages_table(summary: Summary) -> Table:
-    """One row an average."""
-    table = new_table("average", "n", "exact match", "95 %", "F1", "95 % of F1")
-    for average in summary.averages:
-        figures = (average.exact_match, average.f1)
-        cells = [cell for it in figures for cell in (f"{it.mean:.3f}", _bounds(it))]
-        table.add_row(average.name, str(average.exact_match.n), *cells)
-    return table
-
-
-def stages_table(stages: Sequence[Stage]) -> Table:
-    """One column a stage: exact match by kind, then how the agent behaved and how long it took."""
-    summaries = [summarise(stage.evaluation) for stage in stages]
-    table = new_table("", *(stage.name for stage in stages))
-    for kind in summaries[-1].kinds:
-        table.add_row(f"exact match, {kind}", *(_match_cell(summary, kind) for summary in summaries))
-    alls = [summary.kinds[ALL] for summary in summaries]
-    table.add_section()
-    table.add_row("searches a question", *(f"{figures.searches_per_question:.2f}" for figures in alls))
-    table.add_row("format rate", *(f"{figures.format_rate.mean:.1%}" for figures in alls))
-    table.add_row("failed", *(str(summary.num_failed) for summary in summaries))
-    table.add_row("seconds", *(f"{summary.seconds:.0f}" for summary in summaries))
-    return table
-
-
-def paired_table(first: Stage, second: Stage) -> Table:
-    """What changed from one stage to the next, by kind: won, lost, and whether chance explains it."""
-    table = new_table(f"{first.name} → {second.name}", "n", "won", "lost", "difference", "95 %", "p (McNemar)")
-    for kind, test in compare(
-        first.evaluation.rollouts, second.evaluation.rollouts, profile=second.evaluation.profile
-    ).items():
-        table.add_row(
-            kind,
-            str(test.difference.n),
-            str(test.wins),
-            str(test.losses),
-            f"{test.difference.mean:+.3f}",
-            f"{test.difference.low:+.3f} to {test.difference.high:+.3f}",
-            f"{test.p_value:.2g}",
-        )
-    return table
-
-
-def new_table(*columns: str) -> Table:
-    """An empty table: the first column to the left, figures to the right."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(columns[0])
-    for column in columns[1:]:
-        table.add_column(column, justify="right")
-    return table
 
 
 def _average(weighting: Weighting, strata: Mapping[str, Sequence[Outcome]]) -> Average:
@@ -310,12 +186,3 @@ def _summarise_kind(outcomes: Sequence[Outcome]) -> KindSummary:
         episode_seconds=fmean(outcome.episode_seconds for outcome in outcomes),
         stop_reasons={str(reason): reasons[reason] for reason in StopReason},
     )
-
-
-def _match_cell(summary: Summary, kind: str) -> str:
-    figures = summary.kinds.get(kind)
-    return "-" if figures is None else f"{figures.exact_match.mean:.3f} [{_bounds(figures.exact_match)}]"
-
-
-def _bounds(interval: Interval) -> str:
-    return f"{interval.low:.3f} to {interval.high:.3f}"
