@@ -172,6 +172,10 @@ class TrainerSection(Section):
     `separate_async` samples on devices of its own. Asynchronous modes start `warmup_batches` steps ahead and drop
     episodes older than `max_staleness_steps`. `max_skipped_updates` in a row for a loss or gradient that is no finite
     number end the run. metrics.jsonl is written whatever the `trackers`.
+
+    Of the checkpoints the last `keep_checkpoints` stay; with 1 there is none to fall back to when that one is damaged.
+    Every `eval_every_steps` (0: never) the first `eval_questions` of data.dev are answered greedily, and the export
+    that got most of them right so far is kept as `best`, whatever becomes of its checkpoint.
     """
 
     total_steps: PositiveInt
@@ -181,11 +185,22 @@ class TrainerSection(Section):
     max_skipped_updates: PositiveInt = 3
     save_every_steps: PositiveInt = 50
     keep_checkpoints: PositiveInt = 2
+    eval_every_steps: int = Field(default=0, ge=0)
+    eval_questions: PositiveInt = 100
     trackers: tuple[Literal["console", "tensorboard", "wandb", "mlflow", "trackio"], ...] = ("console",)
     start_seconds: float = Field(default=900.0, gt=0)
     max_void_share: float = Field(default=0.2, ge=0, le=1)
     min_agreement_pearson: float = Field(default=0.99, ge=0, le=1)
     max_agreement_gap: float = Field(default=0.03, gt=0)
+
+    @model_validator(mode="after")
+    def _best_step_has_an_export(self) -> TrainerSection:
+        if self.eval_every_steps % self.save_every_steps:
+            raise ValueError(
+                f"trainer.eval_every_steps={self.eval_every_steps} must be a multiple of trainer.save_every_steps="
+                f"{self.save_every_steps}: the best step is kept by its export"
+            )
+        return self
 
 
 class HardwareSection(Section):

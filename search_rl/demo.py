@@ -36,9 +36,10 @@ class DemoError(SearchRLError):
 
 @dataclass(slots=True)
 class Stages:
-    """Runs commands and keeps the seconds of each, by stage name."""
+    """Runs commands and keeps the seconds of each, by stage name; `current` is the stage that runs."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    current: str = "start"
 
     def run(self, stage: str, *arguments: str) -> None:
         """Run one `search-rl` command to its end. Raises DemoError when it fails."""
@@ -57,6 +58,7 @@ class Stages:
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Count the seconds of a block to `stage`."""
+        self.current = stage
         started = time.perf_counter()
         try:
             yield
@@ -65,17 +67,19 @@ class Stages:
 
 
 class MemoryWatch(threading.Thread):
-    """The peak memory of this process and everything below it, in bytes; pages that are shared count once."""
+    """The peak memory of this process and everything below it in each stage; pages that are shared count once."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Stages) -> None:
         super().__init__(daemon=True)
-        self.peak_bytes = 0
+        self.peak_bytes: dict[str, int] = {}
+        self._stages = stages
         self._stop_event = threading.Event()
 
     def run(self) -> None:
         """Sample until stopped."""
         while not self._stop_event.wait(SAMPLE_SECONDS):
-            self.peak_bytes = max(self.peak_bytes, _tree_bytes())
+            stage = self._stages.current
+            self.peak_bytes[stage] = max(self.peak_bytes.get(stage, 0), _tree_bytes())
 
     def stop(self) -> None:
         """End sampling."""
@@ -133,7 +137,8 @@ def run_demo(config_path: Path, overrides: Sequence[str]) -> Path:
     for used in (folder, warm):
         if used.exists():
             raise DemoError(f"{used} holds an earlier demo: remove it, or give another name with --set run.name=NAME")
-    stages, memory = Stages(), MemoryWatch()
+    stages = Stages()
+    memory = MemoryWatch(stages)
     memory.start()
     _prepare(stages, config)
     with serving(FACTBOOK / "index", config.retriever.urls[0]):
@@ -168,7 +173,7 @@ def _prepare(stages: Stages, config: Config) -> None:
         stages.run("index", "index", "build", "--corpus", str(corpus), "--out", str(index))
 
 
-def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) -> Path:
+def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: dict[str, int]) -> Path:
     """Print the table and write summary.json and the learning curve."""
     from search_rl.evaluation.demo_summary import demo_summary
     from search_rl.evaluation.report import Stage, paired_table, stages_table
@@ -186,7 +191,7 @@ def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) 
         after=after,
         metrics=metrics,
         stage_seconds=stages.seconds,
-        peak_memory_bytes=peak_bytes,
+        stage_peak_bytes=peak_bytes,
     )
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
@@ -199,6 +204,6 @@ def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: int) 
     console.print(stages_table([before, sft, after]))
     console.print(paired_table(sft, after))
     seconds = ", ".join(f"{stage} {value:.0f} s" for stage, value in stages.seconds.items())
-    console.print(f"{seconds}; peak memory {peak_bytes / 1024**3:.1f} GiB")
+    console.print(f"{seconds}; peak memory {summary['peak_memory_gib']:.1f} GiB")
     console.print(f"learning curve: {folder / 'learning_curve.png'}\nrun folder: {folder}\n{path}", soft_wrap=True)
     return path

@@ -31,6 +31,7 @@ def train(
 
     from rich.console import Console
 
+    from search_rl.training.dev_set import best_result
     from search_rl.training.launch import train as run
     from search_rl.training.preflight import check_before_training
     from search_rl.viewer.progress import step_progress
@@ -42,6 +43,9 @@ def train(
             loaded, resume=resume, on_step=on_step, on_notice=partial(console.print, markup=False, soft_wrap=True)
         )
     typer.echo(f"model: {folder.export}")
+    best = best_result(folder)
+    if best is not None:
+        typer.echo(f"best on the dev questions: {folder.best} (step {best.step}, exact match {best.exact_match:.3f})")
     typer.echo(f"{folder.root}")
 
 
@@ -50,5 +54,12 @@ def describe_step(metrics: dict[str, Any]) -> str:
     return (
         f"reward {metrics['critic/score/mean']:.3f}, searches {metrics['agent/searches_per_question']:.2f}, "
         f"format {metrics['agent/format_rate']:.2f}, mixed groups {metrics['group/mixed_share']:.2f}, "
-        f"{metrics['timing_s/step']:.0f} s"
+        f"{metrics['timing_s/step']:.0f} s{_describe_dev(metrics)}"
     )
+
+
+def _describe_dev(metrics: dict[str, Any]) -> str:
+    if "dev/exact_match" not in metrics:
+        return ""
+    bounds = f"[{metrics['dev/exact_match_low']:.3f}, {metrics['dev/exact_match_high']:.3f}]"
+    return f"; dev exact match {metrics['dev/exact_match']:.3f} {bounds}, best at step {metrics['dev/best_step']}"

@@ -19,12 +19,12 @@ def demo_summary(
     after: Stage,
     metrics: Sequence[Mapping[str, Any]],
     stage_seconds: Mapping[str, float],
-    peak_memory_bytes: int,
+    stage_peak_bytes: Mapping[str, int],
 ) -> dict[str, Any]:
     """The JSON document of a run: `em_before`, `em_sft`, `em_after` hold mean, low, high, n, `by_kind`.
 
     `metrics` are the rows of metrics.jsonl, of which the first that has them gives `agreement` (None if none
-    does); `stage_seconds` is passed on. Raises ValueError for a stage without questions.
+    does); `stage_seconds` and `stage_peak_bytes` are by stage name. Raises ValueError for a stage without questions.
     """
     summaries = {
         "before": summarise(before.evaluation),
@@ -45,7 +45,8 @@ def demo_summary(
         "agreement": _agreement(metrics),
         "num_steps": len(metrics),
         "seconds": dict(stage_seconds),
-        "peak_memory_gib": peak_memory_bytes / 1024**3,
+        "peak_memory_gib": max(stage_peak_bytes.values(), default=0) / 1024**3,
+        "stage_peak_memory_gib": {stage: peak / 1024**3 for stage, peak in stage_peak_bytes.items()},
     }
 
 

@@ -24,6 +24,7 @@ from search_rl.records import rollout_to_row
 from search_rl.rewards import score_or_void
 from search_rl.search import SearchClient
 from search_rl.training import monitor
+from search_rl.training.dev_set import dev_scores
 from search_rl.types import Reward, Rollout, Trajectory
 
 SETTINGS_KEY = "search_rl"
@@ -172,7 +173,7 @@ def agent_loop_output(
         extra_fields={
             "rollout": orjson.dumps(rollout_to_row(rollout, {})).decode(),
             "retriever": dict(retriever or {}),
-            "reward_extra_info": {},
+            "reward_extra_info": dev_scores(rollout),
             **weight_versions,
         },
     )

@@ -118,10 +118,7 @@ def critic_trainer_tree(config: Config) -> dict[str, Any]:
     """What verl's `trainer` knows about the critic. verl updates the policy from step `critic_warmup` on."""
     if config.algorithm.estimator != "gae":
         return {}
-    return {
-        "critic_warmup": config.critic.warmup_steps + 1,
-        "max_critic_ckpt_to_keep": config.trainer.keep_checkpoints,
-    }
+    return {"critic_warmup": config.critic.warmup_steps + 1}
 
 
 def model_tree(config: Config) -> dict[str, Any]:

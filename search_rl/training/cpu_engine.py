@@ -26,7 +26,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.engine.utils import detach_tree, postprocess_batch_func
 from verl.workers.utils.losses import ppo_loss
 
-from search_rl.allocator import KeptMemory
+from search_rl.allocator import keep_memory_in_use
 from search_rl.training import monitor
 from search_rl.training.engine import SearchEngine, lora_scaling, merged_weights
 from search_rl.training.packing import length_sorted_batches, loss_positions
@@ -82,7 +82,7 @@ class _CpuForward(FSDPEngineWithLMHead):
     def initialize(self) -> None:
         """See verl's engine."""
         _go_before_bystanders()
-        self._kept_memory = KeptMemory()
+        keep_memory_in_use()
         super().initialize()
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -120,8 +120,6 @@ class _CpuForward(FSDPEngineWithLMHead):
                 output.pop("model_output")
             outputs.append(output)
             monitor.beat("update" if not forward_only else "log-probs")
-        if not forward_only:
-            self._kept_memory.check()
         return postprocess_batch_func(output_lst=outputs, indices=indices, data=data)  # type: ignore[no-any-return]
 
     def forward_step(

@@ -6,7 +6,6 @@ import importlib.metadata
 import io
 import os
 import re
-import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +20,8 @@ from search_rl.config import Config
 from search_rl.errors import ConfigError, EngineError, SearchRLError, TrainingError
 from search_rl.training.memory import memory_fault
 from search_rl.training.overrides import verl_overrides
+from search_rl.training.requirements import check_sampling
+from search_rl.training.resume import check_folder, rewind
 from search_rl.training.run_folder import RunFolder
 from search_rl.training.trackers import tracker_environment
 
@@ -54,10 +55,12 @@ def train(
     Raises TrainingError or EngineError with one line for the user; the traceback is in the run folder's error.log.
     """
     folder = RunFolder(config.run.folder)
-    _check_folder(folder, config, resume=resume)
+    check_folder(folder, config, resume=resume)
     os.environ.update(environment(config))
     tree = compose(config, resume=resume)
-    _prepare_folder(folder, config, resume=resume)
+    if resume:
+        rewind(folder, on_notice)
+    _describe_run(folder, config, resume=resume)
     with _ray_session(config, tree):
         _run(config, tree, folder, on_step=on_step, on_notice=on_notice)
     return folder
@@ -70,6 +73,7 @@ def environment(config: Config) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         **tracker_environment(config.trainer.trackers, run_folder=config.run.folder.resolve()),
+        **_quiet_environment(config),
     }
     if config.hardware.platform == "gpu":
         return common
@@ -82,27 +86,13 @@ def environment(config: Config) -> dict[str, str]:
     }
 
 
-def _check_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
-    """Nothing that an earlier run wrote is written over, and a resume has something to go on with."""
-    last = folder.last_step
-    if resume and last is None:
-        raise TrainingError(f"nothing to resume in {folder.root}: it has no checkpoint; start without --resume")
-    if not resume and folder.root.exists() and any(folder.root.iterdir()):
-        raise TrainingError(
-            f"{folder.root} holds an earlier run: go on with --resume, or choose another name with --set run.name=NAME"
-        )
-    if resume and last is not None and last >= config.trainer.total_steps:
-        raise TrainingError(
-            f"{folder.root} is already at step {last} of trainer.total_steps={config.trainer.total_steps}: raise that "
-            f"to train on"
-        )
+def _quiet_environment(config: Config) -> dict[str, str]:
+    """verl 0.9.1 gives a logger an argument that loggers do not know, in a notice of this mode: it would end there."""
+    return {"VERL_LOGGING_LEVEL": "WARN"} if config.trainer.mode == "separate_async" else {}
 
 
-def _prepare_folder(folder: RunFolder, config: Config, *, resume: bool) -> None:
-    """Write down what is run; a checkpoint that a kill left half-written goes."""
-    for step in folder.checkpoints.glob("global_step_*"):
-        if int(step.name.removeprefix("global_step_")) > (folder.last_step or 0):
-            shutil.rmtree(step)
+def _describe_run(folder: RunFolder, config: Config, *, resume: bool) -> None:
+    """Write down what is run."""
     folder.write_json("config.json", config.model_dump(mode="json"))
     folder.write_json("agent.json", {**config.agent.conversation, "budgets": config.budgets_label})
     folder.write_json("versions.json", _versions())
@@ -145,6 +135,8 @@ def compose(config: Config, *, resume: bool) -> Any:
             validate_config(tree, use_reference_policy=need_reference_policy(tree), use_critic=need_critic(tree))
         except (AssertionError, ValueError) as error:
             raise ConfigError(f"verl refuses this config: {' '.join(str(error).split())}") from error
+    rollout = tree.actor_rollout_ref.rollout
+    check_sampling(top_p=rollout.top_p, top_k=rollout.top_k)
     return tree
 
 

@@ -81,6 +81,7 @@ def _data(config: Config) -> dict[str, Any]:
         "filter_overlong_prompts": False,
         "shuffle": config.data.shuffle,
         "seed": config.run.seed,
+        "validation_shuffle": False,
         "dataloader_num_workers": 0 if config.hardware.platform == "cpu" else 8,
     }
 
@@ -125,6 +126,7 @@ def _rollout(config: Config) -> dict[str, Any]:
         "n": rollout.samples_per_prompt,
         "temperature": rollout.temperature,
         "top_p": rollout.top_p,
+        "val_kwargs": {"temperature": 0, "top_p": 1.0, "top_k": -1, "n": 1},
         "seed": config.run.seed,
         "tensor_model_parallel_size": rollout.tensor_parallel,
         "gpu_memory_utilization": rollout.gpu_memory_share,
@@ -158,10 +160,9 @@ def _trainer(config: Config, *, resume: bool) -> dict[str, Any]:
         "total_training_steps": trainer.total_steps,
         "total_epochs": 1_000_000,
         "save_freq": trainer.save_every_steps,
-        "max_actor_ckpt_to_keep": trainer.keep_checkpoints,
         **critic_trainer_tree(config),
         "val_before_train": False,
-        "test_freq": -1,
+        "test_freq": trainer.eval_every_steps or -1,
         "resume_mode": "auto" if resume else "disable",
         "default_local_dir": str(config.run.folder.resolve() / "checkpoints"),
     }
@@ -184,6 +185,8 @@ def _settings(config: Config) -> list[str]:
         "overlong": overlong_settings(config),
         "max_skipped_updates": config.trainer.max_skipped_updates,
         "max_void_share": config.trainer.max_void_share,
+        "keep_checkpoints": config.trainer.keep_checkpoints,
+        "eval_questions": config.trainer.eval_questions,
         "min_agreement_pearson": config.trainer.min_agreement_pearson,
         "max_agreement_gap": config.trainer.max_agreement_gap,
     }

@@ -12,8 +12,24 @@ from search_rl.errors import ConfigError
 
 def check_requirements(config: Config) -> None:
     """Raises ConfigError with the first key that does not fit another, and what would."""
+    check_sampling(top_p=config.rollout.top_p)
     for fault in (*_algorithm_faults(config), *_correction_faults(config), *_mode_faults(config)):
         raise ConfigError(fault)
+
+
+def check_sampling(*, top_p: float, top_k: int = -1) -> None:
+    """Raises ConfigError for training episodes from a part of the policy's distribution.
+
+    verl asks vLLM for `processed_logprobs`: with top_p or top_k they are those of the tokens that were left, scaled up
+    to sum to 1, while the trainer's are those of the whole softmax. Every ratio would start below 1, and further below
+    where the policy is less sure.
+    """
+    for key, value, whole in (("top_p", top_p, top_p >= 1), ("top_k", top_k, top_k <= 0)):
+        if not whole:
+            raise ConfigError(
+                f"rollout.{key}={value} leaves out tokens, and what is left has other log-probs than the policy that "
+                f"is trained: train with top_p 1 and no top_k, and sharpen with rollout.temperature, which both know of"
+            )
 
 
 def check_installed(config: Config) -> None:

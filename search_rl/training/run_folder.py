@@ -5,6 +5,7 @@ agent.json                                     how the agent talked, and its bud
 metrics.jsonl                                  one row a step
 rollouts/step_000001.jsonl                     every episode of a step
 checkpoints/global_step_N/                     verl's checkpoints; export/ is the last one for transformers
+best/ best.json                                the export that answered the dev questions best, and how well
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import orjson
 
 from search_rl import records
 from search_rl.errors import TrainingError
+from search_rl.training.checkpoints import LATEST, fault, link_tree, point, seal, write_whole
 from search_rl.types import Rollout
 
 CHECKPOINT_MARGIN_BYTES = 512 * 1024**2
@@ -58,10 +60,24 @@ class RunFolder:
         return self.root / "export"
 
     @property
+    def best(self) -> Path:
+        """The Hugging Face model folder that answered the dev questions best; it outlives its checkpoint."""
+        return self.root / "best"
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps with a checkpoint, whole or not, in order."""
+        numbers = (path.name.removeprefix("global_step_") for path in self.checkpoints.glob("global_step_*"))
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    @property
     def last_step(self) -> int | None:
-        """The step of the last whole checkpoint, None before the first."""
-        tracker = self.checkpoints / "latest_checkpointed_iteration.txt"
-        return int(tracker.read_text()) if tracker.exists() else None
+        """The step of the last whole checkpoint, None where there is none."""
+        return next((step for step in reversed(self.steps) if not self.fault(step)), None)
+
+    def fault(self, step: int) -> str:
+        """What keeps the checkpoint of a step from being used, empty for a whole one."""
+        return fault(self.checkpoint(step))
 
     def checkpoint(self, step: int) -> Path:
         """The folder of one checkpoint."""
@@ -88,7 +104,7 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Store a small document."""
         self.root.mkdir(parents=True, exist_ok=True)
-        (self.root / name).write_text(json.dumps(value, indent=2, sort_keys=True, default=str) + "\n")
+        write_whole(self.root / name, json.dumps(value, indent=2, sort_keys=True, default=str) + "\n")
 
     def check_disk_space(self) -> None:
         """Raises TrainingError when a checkpoint as large as the last one would not fit."""
@@ -103,12 +119,32 @@ class RunFolder:
                 f"{'none' if last is None else f'step {last}'}"
             )
 
-    def note_checkpoint(self, step: int) -> None:
-        """Make `export` the model of checkpoint `step`; a symbolic link is swapped in one move."""
-        link = self.root / "export.new"
-        link.unlink(missing_ok=True)
-        link.symlink_to(self.model(step).relative_to(self.root))
-        link.replace(self.export)
+    def note_checkpoint(self, step: int, *, keep: int) -> None:
+        """The checkpoint of `step` is finished: it is the one to go on from, and `export` its model. Of all checkpoints
+        the last `keep` stay."""
+        seal(self.checkpoint(step))
+        point(self.export, self.model(step))
+        for old in self.steps[:-keep]:
+            shutil.rmtree(self.checkpoint(old))
+
+    def rewind(self, step: int) -> None:
+        """Make the checkpoint of `step` the one to go on from; those of later steps are removed."""
+        for later in self.steps:
+            if later > step:
+                shutil.rmtree(self.checkpoint(later))
+        write_whole(self.checkpoints / LATEST, str(step))
+        point(self.export, self.model(step))
+
+    def keep_best(self, step: int) -> None:
+        """Make `best` the export of the checkpoint of `step`, by hard links: it costs no room while that one stays."""
+        if not (self.model(step) / "config.json").exists():
+            raise TrainingError(f"no export of step {step} at {self.model(step)} to keep: do all nodes see that disk?")
+        new, old = self.checkpoints / "best_a", self.checkpoints / "best_b"
+        if self.best.resolve() == new.resolve():
+            new, old = old, new
+        link_tree(self.model(step), new)
+        point(self.best, new)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

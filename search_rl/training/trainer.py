@@ -15,7 +15,6 @@ import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -38,12 +37,14 @@ from search_rl.training.exports import cast_weights
 from search_rl.training.metrics import step_metrics
 from search_rl.training.run_folder import RunFolder
 from search_rl.training.step_episodes import StepEpisodes, step_episodes
+from search_rl.training.validation import DevSteps
 
+POLL_SECONDS = 0.2
 UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
 
 
-class SearchSteps(PPOTrainer):
+class SearchSteps(DevSteps):
     """One step: rollouts, checks, advantages, update, weight sync; what is new here stands around verl's own.
 
     Goes before one of verl's trainers in a class's bases.
@@ -100,6 +101,13 @@ class SearchSteps(PPOTrainer):
         monitor.beat("weight sync")
         super().on_step_end()
         monitor.beat("metrics")
+
+    def _build_replay_buffer(self) -> Any:
+        """verl's, which looks for finished rollouts every two seconds: a step would lose one of them."""
+        buffer = super()._build_replay_buffer()
+        if self.mode != "separate_async":  # There the interval decides what counts as waiting, too.
+            buffer.poll_interval = POLL_SECONDS
+        return buffer
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -165,6 +173,8 @@ class SearchSteps(PPOTrainer):
             check_agreement(found, min_pearson=settings["min_agreement_pearson"], max_gap=settings["max_agreement_gap"])
             metrics.update(found.metrics)
             self._is_checked = True
+        if bypass:  # The step's ratio is to what sampled, as in all other steps: a resume changes nothing.
+            batch = super()._compute_old_log_prob(batch, metrics)
         return batch
 
     def _read_episodes(self, batch: KVBatchMeta) -> StepEpisodes:
@@ -237,14 +247,16 @@ class SearchSteps(PPOTrainer):
     def _save_checkpoint(self) -> None:
         """verl's checkpoint, once the disk is known to have room; a half-written one is removed, the last one stays."""
         monitor.beat("checkpoint", UPDATE_PATIENCE_SECONDS)
-        self._folder.check_disk_space()
+        step, folder = self.global_steps, self._folder
+        folder.check_disk_space()
         try:
             super()._save_checkpoint()
+            cast_weights(folder.model(step))
+            folder.note_checkpoint(step, keep=self._settings["keep_checkpoints"])
         except BaseException:
-            shutil.rmtree(self._folder.checkpoint(self.global_steps), ignore_errors=True)
+            if folder.fault(step):
+                shutil.rmtree(folder.checkpoint(step), ignore_errors=True)
             raise
-        cast_weights(self._folder.model(self.global_steps))
-        self._folder.note_checkpoint(self.global_steps)
 
 
 class SearchTrainer(SearchSteps, PPOTrainerSync):

@@ -39,6 +39,10 @@ def test_override_wins_over_the_file() -> None:
             "optimizer.mini_batch_prompts=3",
             "optimizer.mini_batch_prompts=3 must divide rollout.prompts_per_step=8",
         ),
+        (
+            "trainer.eval_every_steps=15",
+            "trainer: trainer.eval_every_steps=15 must be a multiple of trainer.save_every_steps=10: the best step",
+        ),
         ("model.path", "--set model.path: write it as section.key=value"),
         ("run.name.x=1", "--set run.name.x=1: name is a value, not a section"),
         ("run.name=[", "--set run.name=[: the value is not YAML; quote it"),

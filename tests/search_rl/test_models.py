@@ -14,6 +14,8 @@ import pytest
 from search_rl import models
 from search_rl.errors import ModelError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -124,7 +126,6 @@ def test_what_is_no_checkpoint_is_told_in_one_line(tiny: Path, tmp_path: Path, d
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.engine
 def test_smollm2_gives_its_known_answer_after_the_round_trip(tmp_path: Path) -> None:
     """Catches weights or a template that are lost between the GGUF file and the saved checkpoint."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

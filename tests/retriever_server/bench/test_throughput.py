@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_minutes_of_measuring(tmp
         assert isinstance(result.exception, BenchError) and "cannot be written" in str(result.exception)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_whole_bench_runs(tmp_path: Path) -> None:
     """Would catch a server that does not start, figures that do not reach the files, or processes left behind."""
     arguments = ["--passages", "300", "--dimension", "16", "--load", "1x1,8x4", "--seconds", "0.3"]
@@ -170,7 +170,7 @@ def test_the_whole_bench_runs(tmp_path: Path) -> None:
     assert "service 8x4" in result.stdout and "reference 1x1" in result.stdout
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_whole_soak_runs(tmp_path: Path) -> None:
     """Would catch a soak that ends well without having asked, or that cannot be stopped."""
     arguments = ["--passages", "300", "--dimension", "16", "--minutes", "0.05", "--clients", "8"]

@@ -26,7 +26,7 @@ def test_demo_summary(run: Run, codec: ByteCodec) -> None:
         after=Stage("GRPO", full),
         metrics=[{"step": 1, "agreement/pearson": 0.999, "agreement/mean_abs_gap": 0.01}, {"step": 2}],
         stage_seconds={"train": 400.0},
-        peak_memory_bytes=3 * 1024**3,
+        stage_peak_bytes={"sft": 2 * 1024**3, "train": 3 * 1024**3},
     )
     assert json.loads(json.dumps(document)) == document
     assert document["em_sft"]["mean"] == 0.5
@@ -39,4 +39,5 @@ def test_demo_summary(run: Run, codec: ByteCodec) -> None:
     assert document["paired"]["sft_to_after"]["all"]["difference"]["n"] == 1
     assert document["seconds"] == {"train": 400.0}
     assert document["peak_memory_gib"] == 3.0
+    assert document["stage_peak_memory_gib"] == {"sft": 2.0, "train": 3.0}
     assert document["is_valid"] is True

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from search_rl.config import load_config
 from search_rl.errors import TrainingError
-from search_rl.training.launch import first_error, watch
+from search_rl.training.launch import environment, first_error, watch
 from search_rl.training.monitor import Monitor
 from search_rl.training.run_folder import RunFolder
 
@@ -24,7 +25,7 @@ def ray() -> Iterator[Any]:
     ray.shutdown()
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_silent_hang_becomes_an_error(ray: Any, tmp_path: Path) -> None:
     """Would catch a run that waits for ever for a dead engine: the task hangs, and no beat follows the last one."""
     monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
@@ -37,7 +38,7 @@ def test_silent_hang_becomes_an_error(ray: Any, tmp_path: Path) -> None:
     ray.cancel(hanging, force=True)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_failure_of_a_worker_stops_the_run_and_finished_steps_are_reported(ray: Any, tmp_path: Path) -> None:
     """Would catch a group that fails while the rest of the run trains on, and a step that is never shown."""
     monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
@@ -50,7 +51,7 @@ def test_failure_of_a_worker_stops_the_run_and_finished_steps_are_reported(ray: 
     ray.cancel(hanging, force=True)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_task_that_raises_is_told_by_its_own_message(ray: Any, tmp_path: Path) -> None:
     """Would catch a Ray traceback in place of the one line that a check wrote."""
 
@@ -72,6 +73,16 @@ def test_first_error_is_the_cause_and_not_its_echo() -> None:
     """
     assert first_error(log) == "RuntimeError: Unsupported CPU attention configuration: head_dim=16"
     assert first_error("all is well") == ""
+
+
+def test_separate_pools_get_past_a_notice_that_verl_writes_wrongly() -> None:
+    """verl 0.9.1 gives `flush=True` to a logger at level INFO where rollout has devices of its own: a TypeError."""
+    config = load_config(
+        Path("configs/qwen2.5-3b-grpo-8gpu.yaml"),
+        ["trainer.mode=separate_async", "hardware.rollout_nodes=1", "hardware.rollout_gpus_per_node=4"],
+    )
+    assert environment(config)["VERL_LOGGING_LEVEL"] == "WARN"
+    assert "VERL_LOGGING_LEVEL" not in environment(load_config(Path("configs/demo.yaml")))
 
 
 def test_monitor_keeps_the_first_failure_and_hands_steps_over_once() -> None:

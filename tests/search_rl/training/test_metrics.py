@@ -11,6 +11,7 @@ import pytest
 
 from search_rl.search import SearchCounts
 from search_rl.training.checks import Agreement
+from search_rl.training.dev_set import DevResult, dev_metrics
 from search_rl.training.metrics import reasoning_of, step_metrics
 from search_rl.training.step_episodes import StepEpisodes
 from search_rl.types import (
@@ -191,6 +192,8 @@ def test_reasoning_is_what_stands_before_the_action(text: str, thought: str) -> 
 def test_every_metric_of_the_code_is_in_the_table_and_no_other() -> None:
     """Would catch a metric without a unit, and a row whose metric was renamed."""
     made = hand_counted_metrics() | StepEpisodes((), SearchCounts()).metrics | Agreement(1.0, 0.0, (0.0,) * 3).metrics
+    result = DevResult(1, 0.0, 0.0, 1.0, 1)
+    made |= dev_metrics(result, best=result, scores={})
     names = {re.sub(r"^reward/.*", "reward/PART", name) for name in made}
     section = Path("search_rl/training/README.md").read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]

@@ -11,6 +11,7 @@ import pytest
 
 from search_rl.config import load_config
 from search_rl.config_algorithm import AlgorithmName
+from search_rl.errors import ConfigError
 from search_rl.training.overrides import verl_command, verl_overrides
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -61,6 +62,15 @@ def test_kl_goes_where_it_is_asked_for() -> None:
     assert "actor_rollout_ref.actor.use_kl_loss=False" in in_reward
 
 
+def test_dev_questions_are_asked_greedily_and_only_when_wanted() -> None:
+    """Would catch dev questions sampled as in training, and a validation that nobody asked for."""
+    assert "trainer.test_freq=-1" in lines()
+    found = lines("trainer.eval_every_steps=20")
+    assert "trainer.test_freq=20" in found
+    greedy = {"temperature=0", "top_p=1.0", "top_k=-1", "n=1"}
+    assert {f"actor_rollout_ref.rollout.val_kwargs.{line}" for line in greedy} <= set(found)
+
+
 def test_critic_stands_first_for_the_steps_asked() -> None:
     """Would catch verl's count: its policy moves from step `critic_warmup` on."""
     assert "trainer.critic_warmup=6" in lines("algorithm.name=ppo", "critic.warmup_steps=5")
@@ -80,7 +90,7 @@ ALGORITHMS = [
 ]
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", ALGORITHMS, ids=" ".join)
 def test_verl_accepts_every_algorithm(overrides: tuple[str, ...], model_path: Path) -> None:
     """Would catch a key of an algorithm that this verl does not know."""
@@ -97,7 +107,17 @@ def test_verl_accepts_every_algorithm(overrides: tuple[str, ...], model_path: Pa
     assert need_reference_policy(tree) is bool(config.algorithm.kl_coefficient)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
+def test_top_k_of_verl_is_refused_too(model_path: Path) -> None:
+    """Would catch a way round our own check, by the key that verl has and we do not."""
+    from search_rl.training.launch import compose
+
+    overrides = ["verl=[actor_rollout_ref.rollout.top_k=50]", f"model.path={model_path}"]
+    with pytest.raises(ConfigError, match=r"rollout.top_k=50 leaves out tokens"):
+        compose(load_config(Path("configs/demo.yaml"), overrides), resume=False)
+
+
+@pytest.mark.slow
 def test_gradient_clip_reaches_the_optimiser(model_path: Path) -> None:
     """The clip was under `actor.grad_clip`, which verl takes and never reads, so max_gradient_norm did nothing."""
     from verl.utils.config import omega_conf_to_dataclass
@@ -113,7 +133,7 @@ def test_gradient_clip_reaches_the_optimiser(model_path: Path) -> None:
     assert omega_conf_to_dataclass(tree.critic).optim.clip_grad == 0.25
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_verl_accepts_a_second_pool() -> None:
     """Would catch keys of the mode that we cannot run that verl does not know."""
     config = load_config(
@@ -131,7 +151,7 @@ def test_verl_accepts_a_second_pool() -> None:
     assert (tree.actor_rollout_ref.rollout.nnodes, tree.actor_rollout_ref.rollout.n_gpus_per_node) == (1, 4)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["demo", "qwen2.5-3b-grpo-8gpu"])
 def test_verl_accepts_every_override(name: str) -> None:
     """Would catch a key that this verl does not know, or one it needs."""

@@ -43,6 +43,7 @@ def test_every_algorithm_runs_on_every_config_of_the_project(path: Path, name: s
         (GPU, SEPARATE, "needs devices to sample on: set hardware.rollout_nodes to at least 1"),
         (GPU, POOL, "hardware.rollout_nodes=1 is for trainer.mode=separate_async alone"),
         (GPU, [*SEPARATE, *POOL, "model.lora_rank=8"], "would send the weights without the adapters"),
+        (CPU, ["rollout.top_p=0.95"], "rollout.top_p=0.95 leaves out tokens"),
     ],
 )
 def test_what_does_not_fit_is_named_with_what_would(path: Path, overrides: list[str], message: str) -> None:

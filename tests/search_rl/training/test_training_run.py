@@ -5,9 +5,14 @@ The model is tiny and knows nothing, so its rewards are equal and an entropy bon
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import signal
+from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,25 +21,26 @@ import pytest
 from search_rl import records
 from search_rl.codec import load_codec
 from search_rl.training.run_folder import read_metrics
-from search_rl.types import Search
+from search_rl.types import Rollout, Search
 
 pytestmark = pytest.mark.engine
 
 
+NUM_DEV_QUESTIONS = 5
 RAY_AGENTS = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}  # they linger after a killed driver: README, Limits
 
 
 @pytest.fixture(scope="module")
-def killed_after_two_steps(workspace: Any) -> Any:
-    """The run, killed with its first two checkpoints written."""
+def killed_in_step_four(workspace: Any) -> Any:
+    """The run, killed with three checkpoints written; a copy of it is the run `straight`."""
     folder = workspace.run_folder
 
-    def has_second_checkpoint() -> bool:
-        return (folder.last_step or 0) >= 2 and len(read_metrics(folder.root / "metrics.jsonl")) >= 2
+    def has_third_checkpoint() -> bool:
+        return (folder.last_step or 0) >= 3 and len(read_metrics(folder.root / "metrics.jsonl")) >= 3
 
-    with workspace.start_training() as process:
+    with workspace.start_training("--set", "trainer.total_steps=50", "--set", "trainer.keep_checkpoints=9") as process:
         try:
-            tree = workspace.await_in(process, has_second_checkpoint, "two steps")
+            tree = workspace.await_in(process, has_third_checkpoint, "three steps")
         finally:
             os.kill(process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(tree, timeout=30)
@@ -42,20 +48,105 @@ def killed_after_two_steps(workspace: Any) -> Any:
     for survivor in alive:
         survivor.kill()
     assert names <= RAY_AGENTS, "a kill leaves more than Ray's own agents"
+    shutil.copytree(folder.root, straight_run(workspace).run_folder.root, symlinks=True)
     return workspace
 
 
+def straight_run(workspace: Any) -> Any:
+    return replace(workspace, name="straight")
+
+
 @pytest.fixture(scope="module")
-def resumed(killed_after_two_steps: Any) -> Any:
-    result = killed_after_two_steps.run("train", str(killed_after_two_steps.config), "--resume")
+def resumption(killed_in_step_four: Any) -> Any:
+    """What the resume said: it finds step 2 whole and all later ones damaged, and has the dev questions asked."""
+    folder = killed_in_step_four.run_folder
+    for step in folder.steps[2:]:
+        os.truncate(folder.checkpoint(step) / "actor" / "optim_world_size_1_rank_0.pt", 4096)
+    asking = ("--set", "trainer.eval_every_steps=2", "--set", f"trainer.eval_questions={NUM_DEV_QUESTIONS}")
+    result = killed_in_step_four.run("train", str(killed_in_step_four.config), "--resume", *asking)
     assert result.returncode == 0, result.stderr
-    return killed_after_two_steps
+    return result
+
+
+@pytest.fixture(scope="module")
+def resumed(killed_in_step_four: Any, resumption: Any) -> Any:
+    return killed_in_step_four
 
 
 def test_killed_run_leaves_no_process_and_resumes_to_the_last_step(resumed: Any) -> None:
     """Would catch orphans of Ray or vLLM after a kill (in the fixture), and a resume that begins again."""
     assert [row["step"] for row in read_metrics(resumed.run_folder.root / "metrics.jsonl")] == [1, 2, 3]
     assert resumed.run_folder.last_step == 3
+
+
+def test_damaged_checkpoint_is_passed_over_and_told(resumed: Any, resumption: Any) -> None:
+    """Would catch a resume that loads half an optimiser, or that begins again because the last checkpoint is gone."""
+    assert "step 3 is passed over: actor/optim_world_size_1_rank_0.pt has 4096 bytes of" in resumption.stderr
+    assert resumption.stderr.count("passed over") == len(straight_run(resumed).run_folder.steps) - 2
+
+
+def test_step_after_a_resume_is_the_step_of_the_run_that_went_straight_on(resumed: Any) -> None:
+    """Would catch any state that a checkpoint lacks: place in the data, seeds, weights, rate."""
+    straight = straight_run(resumed)
+    (ids, log_probs), (same_ids, same_log_probs) = (by_question(run.rollouts(3)) for run in (straight, resumed))
+    assert all(len(set(siblings)) == 2 for siblings in ids.values()), "siblings that are copies would prove nothing"
+    assert same_ids == ids
+    assert same_log_probs == pytest.approx(log_probs, abs=1e-4)
+    first, again = (read_metrics(run.run_folder.root / "metrics.jsonl")[2] for run in (straight, resumed))
+    is_same = re.compile(r"(?:actor/(?!perf|ppo_kl)|critic/|reward/|agent/|group/|waste/|response_length/).*")
+    names = [name for name in first if is_same.match(name)]
+    assert {"actor/lr", "actor/grad_norm", "actor/entropy_loss", "critic/score/mean"} <= set(names)
+    assert {name: again[name] for name in names} == pytest.approx(
+        {name: first[name] for name in names}, rel=1e-3, abs=1e-6
+    )
+
+
+def test_first_step_after_a_start_has_the_ratio_of_all_steps(resumed: Any) -> None:
+    """The check of the engine left the trainer's log-probs in the loss's ratio: it was 1, whatever was configured."""
+    runs = (straight_run(resumed), resumed)
+    first, again = (read_metrics(run.run_folder.root / "metrics.jsonl")[2]["actor/ppo_kl"] for run in runs)
+    assert again != 0.0
+    assert again == pytest.approx(first, abs=5e-4), "the mean gap of sampler and trainer: rounding, in itself"
+
+
+def test_update_after_a_resume_is_the_update_of_the_run_that_went_straight_on(resumed: Any) -> None:
+    """Would catch an optimiser that begins anew: without Adam's moments of steps 1 and 2 this update is another one."""
+    straight = straight_run(resumed)
+    before, after, again = (
+        weights(straight.run_folder.model(2)),
+        weights(straight.run_folder.model(3)),
+        weights(resumed.run_folder.model(3)),
+    )
+    moved = sum((after[name] - before[name]).abs().sum() for name in before)
+    apart = sum((after[name] - again[name]).abs().sum() for name in before)
+    assert moved > 0
+    assert apart / moved < 0.02
+
+
+def by_question(rollouts: list[Rollout]) -> tuple[dict[str, list[tuple[int, ...]]], list[float]]:
+    """What was sampled for each question, siblings in order of their ids; the log-probs in the same order."""
+    rollouts = sorted(rollouts, key=lambda rollout: (rollout.trajectory.question.id, rollout.trajectory.response_ids))
+    ids: dict[str, list[tuple[int, ...]]] = {}
+    for rollout in rollouts:
+        ids.setdefault(rollout.trajectory.question.id, []).append(rollout.trajectory.response_ids)
+    return ids, [value for rollout in rollouts for value in rollout.trajectory.response_logprobs]
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: weight.float() for name, weight in load_file(folder / "model.safetensors").items()}
+
+
+def test_dev_questions_are_asked_and_the_best_export_stays(resumed: Any, resumption: Any) -> None:
+    """Would catch a run that forgets a step it owes a result, dev episodes that fail unseen, and moving ties."""
+    folder = resumed.run_folder
+    row = read_metrics(folder.root / "metrics.jsonl")[-1]
+    assert (row["dev/exact_match"], row["dev/void_share"], row["dev/best_step"]) == (0.0, 0.0, 2)
+    assert json.loads((folder.root / "best.json").read_text())["n"] == NUM_DEV_QUESTIONS
+    assert (folder.best / "model.safetensors").samefile(folder.model(2) / "model.safetensors")
+    assert "; dev exact match 0.000 [0.000, 0.4" in resumption.stderr
+    assert f"best on the dev questions: {folder.best} (step 2, exact match 0.000)" in resumption.stdout
 
 
 def test_resumed_run_goes_on_with_the_next_batch(resumed: Any) -> None:
@@ -101,20 +192,23 @@ def test_metrics_of_a_real_step_reach_tensorboard(resumed: Any) -> None:
     events = EventAccumulator(str(resumed.run_folder.root / "tensorboard"))
     events.Reload()
     for name in ("agent/searches_per_question", "waste/token_share", "search/seconds_p95", "group/all_zero_share"):
-        (point,) = [event for event in events.Scalars(name) if event.step == row["step"]]
+        point = [event for event in events.Scalars(name) if event.step == row["step"]][-1]
         assert point.value == pytest.approx(row[name], rel=1e-6)
 
 
 def test_weights_moved_and_the_export_loads(resumed: Any) -> None:
     """Would catch an optimiser that never steps, and an export that transformers cannot read."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     before = AutoModelForCausalLM.from_pretrained(resumed.folder / "tiny", dtype=torch.float32).state_dict()
     after = AutoModelForCausalLM.from_pretrained(resumed.run_folder.export, dtype=torch.float32).state_dict()
     assert before.keys() == after.keys()
     assert all(not torch.equal(before[name], after[name]) for name in before)
     assert resumed.run_folder.export.resolve().parent.parent.name == "global_step_3"
+    for folder in (resumed.run_folder.export, resumed.run_folder.best):
+        kept = GenerationConfig.from_pretrained(folder).eos_token_id
+        assert kept == GenerationConfig.from_pretrained(resumed.folder / "tiny").eos_token_id
 
 
 def test_earlier_run_is_not_written_over(resumed: Any) -> None:
