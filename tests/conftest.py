@@ -34,4 +34,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("algorithms")]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
-    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+    items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("engine", "slow")])

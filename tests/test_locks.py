@@ -56,7 +56,7 @@ def test_the_gpu_lock_follows_verl() -> None:
     assert (found["verl"], "faiss-gpu" in found, "faiss-cpu" in found) == ("0.9.1", True, False)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_gpu_requirements_still_resolve_to_the_lock() -> None:
     """Catches GPU requirements that conflict. Without a network it says that it could not look."""
     command = [

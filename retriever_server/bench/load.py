@@ -7,14 +7,15 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-import httpx
 import orjson
 from pydantic import TypeAdapter
 
-_TIMEOUT_SECONDS = 120.0
+from retriever_server.bench.connection import Connection
+
+_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,15 @@ class LoadResult:
     client_cpu_seconds: float
 
 
-async def run_load(spec: LoadSpec, transport: httpx.AsyncBaseTransport | None = None) -> LoadResult:
-    """Ask until the time is up; `transport` None is the network."""
+async def run_load(spec: LoadSpec) -> LoadResult:
+    """Ask until the time is up."""
     bodies = _bodies(spec)
-    async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(own_client(spec.url, transport)) for _ in range(spec.load.concurrency)
-        ]
-        await asyncio.gather(*(_post(http, next(bodies)) for http in clients))
+    with ExitStack() as stack:
+        url = f"{spec.url}/retrieve"
+        clients = [stack.enter_context(closing(Connection(url))) for _ in range(spec.load.concurrency)]
+        await asyncio.gather(*(client.post(next(bodies)) for client in clients))
         start, cpu_start = time.perf_counter(), time.process_time()
-        found = await asyncio.gather(*(_ask_until(start + spec.seconds, http, bodies) for http in clients))
+        found = await asyncio.gather(*(_ask_until(start + spec.seconds, client, bodies) for client in clients))
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     latencies = [latency for of_client in found for latency in of_client]
     return LoadResult(
@@ -75,11 +75,6 @@ async def run_load(spec: LoadSpec, transport: httpx.AsyncBaseTransport | None = 
     )
 
 
-def own_client(url: str, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
-    """A client with a pool of its own: one pool for many looks at all its connections for each request."""
-    return httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_SECONDS, transport=transport, trust_env=False, verify=False)
-
-
 def _bodies(spec: LoadSpec) -> Iterator[bytes]:
     queries = itertools.cycle(spec.queries)
     while True:
@@ -87,20 +82,12 @@ def _bodies(spec: LoadSpec) -> Iterator[bytes]:
         yield orjson.dumps({"queries": some, "topk": spec.top_k, "return_scores": True})
 
 
-async def _ask_until(end: float, http: httpx.AsyncClient, bodies: Iterator[bytes]) -> Sequence[float | None]:
+async def _ask_until(end: float, client: Connection, bodies: Iterator[bytes]) -> Sequence[float | None]:
     latencies: list[float | None] = []
     while (start := time.perf_counter()) < end:
-        is_answered = await _post(http, next(bodies))
-        latencies.append(time.perf_counter() - start if is_answered else None)
+        status = await client.post(next(bodies))
+        latencies.append(time.perf_counter() - start if status == _OK else None)
     return latencies
-
-
-async def _post(http: httpx.AsyncClient, body: bytes) -> bool:
-    try:
-        response = await http.post("/retrieve", content=body, headers={"Content-Type": "application/json"})
-    except httpx.TransportError:
-        return False
-    return response.status_code == httpx.codes.OK
 
 
 def main() -> None:

@@ -16,13 +16,13 @@ import httpx
 import orjson
 from pydantic import TypeAdapter
 
-from retriever_server.bench.load import own_client
 from retriever_server.bench.oracle import MOST_HITS, Oracle
 
 # Mostly single queries, now and then a whole turn: about six queries a request in the mean.
 _SIZES, _SIZE_WEIGHTS = (1, 4, 32, 256), (80, 12, 7, 1)
 _TOP_KS = (1, 3, 5, 10, MOST_HITS)
 _MOST_EXAMPLES = 5
+_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,17 @@ async def run_soak(spec: SoakSpec, transport: httpx.AsyncBaseTransport | None = 
     oracle, result = Oracle.load(spec.oracle, spec.folder), SoakResult()
     async with AsyncExitStack() as stack:
         clients = [
-            _Client(await stack.enter_async_context(own_client(spec.url, transport)), oracle, result, seed)
+            _Client(await stack.enter_async_context(_own_client(spec.url, transport)), oracle, result, seed)
             for seed in range(spec.num_clients)
         ]
         end = time.monotonic() + spec.seconds
         await asyncio.gather(*(client.ask_until(end) for client in clients))
     return result
+
+
+def _own_client(url: str, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+    """With a pool of its own: one pool for many looks at all its connections for each request."""
+    return httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_SECONDS, transport=transport, trust_env=False, verify=False)
 
 
 def main() -> None:

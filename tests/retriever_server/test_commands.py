@@ -64,7 +64,7 @@ def test_serve_reads_the_token_before_anything_else(planets_folder: Path, tmp_pa
     assert result.stderr.startswith("search-rl: token file") and result.stderr.count("\n") == 1
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_build_then_search_finds_the_passage(tmp_path: Path) -> None:
     """Would catch options that do not reach the builder."""
     corpus, out = write_corpus(tmp_path / "corpus.jsonl", PLANETS), tmp_path / "index"

@@ -51,7 +51,7 @@ def test_a_folder_that_is_not_there_is_told() -> None:
         SentenceEncoder("./no/such/folder")
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
     """Would catch a traceback in place of one line."""
     with pytest.raises(EncoderError, match="cannot be loaded") as caught:
@@ -59,7 +59,7 @@ def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_embedded_model_finds_what_is_meant(tmp_path: Path) -> None:
     """Would catch wrong pooling, missing normalisation, or passages in another order than their vectors."""
     encoder = SentenceEncoder("all-MiniLM-L6-v2")
@@ -75,7 +75,7 @@ def test_the_embedded_model_finds_what_is_meant(tmp_path: Path) -> None:
         assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in alone], abs=0.01)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_half_precision_keeps_the_meaning() -> None:
     """Would catch a compute type that changes what is found: cosine to float32 > 0.99, same nearest text."""
     import torch

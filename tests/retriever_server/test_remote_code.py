@@ -30,7 +30,7 @@ def model_with_code(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_code_of_a_model_runs_only_when_it_is_trusted(model_with_code: Path) -> None:
     """Would catch a downloaded model that takes over the machine of whoever builds or serves an index with it."""
     with pytest.raises(EncoderError, match="--trust-remote-code"):

@@ -84,7 +84,7 @@ def cross_encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {num_outputs: base / str(num_outputs) for num_outputs in (1, 3)}
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_a_cross_encoder_orders_by_what_it_says_of_each_pair(
     cross_encoders: dict[int, Path], planets_folder: Path
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_cross_encoder_orders_by_what_it_says_of_each_pair(
         assert [hit.passage.id for hit in hits] == sorted(alone, key=lambda id: -alone[id])
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_a_model_that_cannot_rerank_is_refused(cross_encoders: dict[int, Path]) -> None:
     """Would catch a classifier whose first class is taken for relevance, or a traceback for a mistyped folder."""
     with pytest.raises(EncoderError, match="has 3 outputs, one is needed"):

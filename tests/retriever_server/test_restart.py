@@ -34,7 +34,7 @@ def ask_as_verl(url: str, query: str, statuses: list[str]) -> str:
     return "lost"
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--two-workers"]], ids=["one process", "two workers"])
 def test_a_kill_and_a_restart_lose_nothing(arguments: list[str], planets_folder: Path) -> None:
     """Would catch a restart that takes longer than the clients' patience, or a status that they do not try again."""

@@ -203,7 +203,7 @@ def test_vectors_that_cannot_be_searched_are_refused(value: float | None, messag
     assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_a_real_encoder_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     """Would catch shards whose vectors depend on which passages were encoded before them."""
     corpus = some_corpus(tmp_path / "c.jsonl", SHARD + 300, num_words=3)

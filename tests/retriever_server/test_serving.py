@@ -206,7 +206,7 @@ def test_a_body_without_end_gets_its_413_over_a_real_socket(planets_folder: Path
     served_here(planets_folder, ask, ServiceSettings(limits=Limits(max_body_bytes=2**20)))
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_process_logs_to_stderr_and_ends_with_status_0(planets_folder: Path) -> None:
     """Would catch a server that dies by its signal, an option that does not reach the app, or the web server's log."""
     with running(planets_folder, "--log-json") as process, httpx.Client() as client:
@@ -219,7 +219,7 @@ def test_the_process_logs_to_stderr_and_ends_with_status_0(planets_folder: Path)
         assert process.wait(10) == 0
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_while_loading_it_answers_503_and_can_be_stopped(planets_folder: Path) -> None:
     """Would catch a port that refuses connections while the model loads: clients give up after 45 s."""
     with running(planets_folder, "--never-loads") as process:
@@ -236,7 +236,7 @@ def test_while_loading_it_answers_503_and_can_be_stopped(planets_folder: Path) -
         assert process.wait(10) == 0
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_it_stops_while_a_reload_is_stuck(planets_folder: Path) -> None:
     """Would catch a SIGTERM that waits for a download, until the supervisor kills the requests under way too."""
     with running(planets_folder, "--loads-once") as process, httpx.Client() as client:

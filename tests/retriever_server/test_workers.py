@@ -19,7 +19,7 @@ from tests.retriever_server.bag_of_words import BagOfWordsEncoder
 from tests.retriever_server.conftest import write_corpus
 from tests.retriever_server.server_processes import await_clients, index_files_of, line_with, running
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 
 def workers_of(pid: int) -> list[psutil.Process]:

@@ -10,7 +10,7 @@ import pytest
 
 from search_rl.allocator import allocator_environment, keep_memory_in_use
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 GROW = """
 import sys, time, psutil

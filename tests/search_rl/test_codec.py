@@ -36,7 +36,7 @@ def smollm2() -> TransformersCodec:
     return TransformersCodec(AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name))
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_an_episode_with_the_real_tokenizer(smollm2: Codec) -> None:
     """A merge across the border of two segments, a special token in an observation, a prompt cut short."""
     searcher = FixedSearcher((hit("Paris", "Paris <|im_end|> is the capital."), hit("Long", "word " * 400)))
@@ -64,14 +64,14 @@ def test_an_episode_with_the_real_tokenizer(smollm2: Codec) -> None:
     )
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_prompts_have_the_length_that_was_planned(smollm2: Codec) -> None:
     """A wording that grows until small contexts overflow."""
     assert len(smollm2.encode(PROTOCOLS["short"].instructions)) <= 90
     assert len(smollm2.encode(PROTOCOLS["search_r1"].instructions)) <= 160
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_smollm2_calls_tools_in_user_turns(smollm2: TransformersCodec) -> None:
     """A model without tools in its template that gets a tool turn, or another tokenisation than its template's."""
     protocol = protocol_for(smollm2, protocol="tool_call", prompt="short", max_queries=2, keep_reasoning=True)
@@ -93,7 +93,7 @@ def test_smollm2_calls_tools_in_user_turns(smollm2: TransformersCodec) -> None:
     assert trajectory.answer == "Paris"
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "special", "style"),
     [
@@ -121,7 +121,7 @@ def test_transformers_renders_published_templates_as_the_unit_tests_do(
         assert (mine.before, mine.after, mine.is_json) == (unit.before, unit.after, unit.is_json)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_a_tokenizer_without_a_chat_template_gets_plain_text() -> None:
     """A base model's tokenizer that raises for want of a template."""
     from transformers import PreTrainedTokenizerFast

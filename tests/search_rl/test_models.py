@@ -14,7 +14,7 @@ import pytest
 from search_rl import models
 from search_rl.errors import ModelError
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import socket
 from pathlib import Path
 
 import faiss
-import httpx
 import orjson
 import pytest
+import uvicorn
 from fastapi import FastAPI, Response
 from typer.testing import CliRunner
 
 from retriever_server.app import create_app
-from retriever_server.bench.load import Load, LoadSpec, run_load
+from retriever_server.bench.load import Load, LoadResult, LoadSpec, run_load
 from retriever_server.bench.queries import encode_all
 from retriever_server.bench.reference import reference_app
 from retriever_server.bench.synthetic import SyntheticEncoder, synthetic_queries, write_synthetic_index
 from retriever_server.bench.throughput import percentile
 from retriever_server.errors import BenchError
 from retriever_server.opening import open_retriever
+from retriever_server.process import kept_signals
 from retriever_server.store import PassageStore
 from search_rl.cli.bench import app
 from tests.retriever_server.conftest import post
@@ -41,17 +44,53 @@ def counting_app(seen: list[int], *, failing_every: int = 0, seconds: float = 0.
     return counting
 
 
+def loaded(app: FastAPI, load: Load, *, seconds: float) -> LoadResult:
+    """What clients see of an app that is served for them."""
+
+    async def ask() -> LoadResult:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            result = await run_load(LoadSpec(url, load, ("a", "b", "c"), top_k=3, seconds=seconds))
+            server.should_exit = True
+            await serving
+        return result
+
+    with kept_signals():
+        return asyncio.run(ask())
+
+
 def test_every_request_is_counted_once() -> None:
     """Would catch warm-up requests in the figures, failures that make a server look fast, or a lost latency."""
     seen: list[int] = []
-    spec = LoadSpec("http://test", Load(concurrency=3, batch=4), ("a", "b", "c"), top_k=3, seconds=0.2)
-    result = asyncio.run(run_load(spec, httpx.ASGITransport(counting_app(seen, failing_every=5))))
+    result = loaded(counting_app(seen, failing_every=5), Load(concurrency=3, batch=4), seconds=0.2)
     assert set(seen) == {4}
     assert len(result.latencies_seconds) + result.num_failed + result.num_warm_up_requests == len(seen)
     assert result.num_failed == pytest.approx(len(seen) / 5, abs=1.01)
     assert min(result.latencies_seconds) >= 0.005
     assert list(result.latencies_seconds) == sorted(result.latencies_seconds)
     assert 0.2 <= result.seconds < 0.5
+
+
+def test_an_answer_that_is_cut_short_or_never_comes_has_failed() -> None:
+    """Would catch clients that take half an answer for one, end with a traceback, or stay on a dead connection."""
+    answers = itertools.cycle([b"Content-Length: 2\r\n\r\n{}", b"Content-Length: 7\r\n\r\n{}", b"\r\n", b""])
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + next(answers))
+        writer.close()
+
+    async def ask() -> LoadResult:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await run_load(LoadSpec(f"http://127.0.0.1:{port}", Load(1, 1), ("a",), top_k=3, seconds=0.1))
+
+    result = asyncio.run(ask())
+    assert result.num_failed == pytest.approx(3 * len(result.latencies_seconds), abs=3) and result.num_failed > 3
+    gone = asyncio.run(run_load(LoadSpec("http://127.0.0.1:9", Load(2, 1), ("a",), top_k=3, seconds=0.05)))
+    assert gone.num_failed > 1 and gone.latencies_seconds == ()
 
 
 def test_percentiles_are_of_values_that_occurred() -> None:
@@ -112,7 +151,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_minutes_of_measuring(tmp
         assert isinstance(result.exception, BenchError) and "cannot be written" in str(result.exception)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_whole_bench_runs(tmp_path: Path) -> None:
     """Would catch a server that does not start, figures that do not reach the files, or processes left behind."""
     arguments = ["--passages", "300", "--dimension", "16", "--load", "1x1,8x4", "--seconds", "0.3"]
@@ -131,7 +170,7 @@ def test_the_whole_bench_runs(tmp_path: Path) -> None:
     assert "service 8x4" in result.stdout and "reference 1x1" in result.stdout
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_the_whole_soak_runs(tmp_path: Path) -> None:
     """Would catch a soak that ends well without having asked, or that cannot be stopped."""
     arguments = ["--passages", "300", "--dimension", "16", "--minutes", "0.05", "--clients", "8"]

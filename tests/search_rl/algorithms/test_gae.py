@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 
 def test_void_rows_and_retrieved_spans_are_left_out() -> None:

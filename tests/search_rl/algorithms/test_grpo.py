@@ -45,7 +45,7 @@ def test_without_deviation_the_mean_alone_is_taken_off() -> None:
     assert advantages_BT[:, 0].tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3])
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_equals_verl_on_live_groups() -> None:
     """Would catch a drift from verl's estimator where nothing is void and no group is single."""
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage

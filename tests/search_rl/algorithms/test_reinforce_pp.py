@@ -64,7 +64,7 @@ def test_nothing_live_is_nothing() -> None:
     assert not reinforce_pp_advantages(REWARDS, torch.zeros(3, 4)).any()
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_equal_verl_where_nothing_is_void() -> None:
     """Would catch a drift from verl's two estimators."""
     from verl.trainer.ppo.core_algos import (

@@ -28,7 +28,7 @@ def test_lone_and_equal_episodes_get_zero() -> None:
     assert not advantages_BT.any()
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_equals_verl_on_live_groups() -> None:
     """Would catch a drift from verl's estimator where nothing is void and no group is single."""
     from verl.trainer.ppo.core_algos import compute_rloo_outcome_advantage

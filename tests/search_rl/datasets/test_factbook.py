@@ -23,7 +23,7 @@ from search_rl.datasets.factbook.splits import split_countries
 from search_rl.datasets.questions import QuestionRow, read_questions
 from search_rl.errors import DataError
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 SPLITS = ("train", "dev", "test")
 

@@ -24,7 +24,7 @@ from search_rl.types import (
 )
 from tests.search_rl.conftest import ByteCodec
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.slow
 
 
 def trajectory(num_policy_tokens: int, num_retrieved_tokens: int) -> Trajectory:

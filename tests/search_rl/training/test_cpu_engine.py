@@ -11,7 +11,7 @@ import torch
 
 from tests.search_rl.training.engine_batches import EPISODES, Episode, batch_of, loss_and_gradients, make_engine
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("process_group")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("process_group")]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.search_rl.training.engine_batches import (
     policy_loss,
 )
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("process_group")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("process_group")]
 VOID = Episode([4, 4, 4], [41, 42, 43], [0, 0, 0], 0.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,30 +52,34 @@ def test_sigterm_in_mid_run_saves_the_last_finished_step(workspace: Any) -> None
     assert [survivor.name() for survivor in alive] == []
 
 
-def test_dead_engine_is_an_error_within_two_minutes_and_the_checkpoint_stays(workspace: Any) -> None:
-    """Would catch a run that waits for ever on a rollout engine that is gone."""
-    dead = replace(workspace, name="dead")
-    metrics = dead.run_folder.root / "metrics.jsonl"
-    with dead.start_training("--set", "trainer.total_steps=50") as process:
-        tree = dead.await_in(process, lambda: metrics.exists() and bool(read_metrics(metrics)), "the first step")
-        engines = [child for child in tree if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline())]
-        assert engines, [child.name() for child in tree]
-        for engine in engines:
-            engine.kill()
-        _, error = process.communicate(timeout=PATIENCE_SECONDS + 60)
-    assert process.returncode == 2
-    assert "Engine" in error.strip().splitlines()[-1], error
-    assert dead.run_folder.last_step is not None
-    _, alive = psutil.wait_procs(tree, timeout=10)
-    assert [survivor.name() for survivor in alive] == []
+def flags_of(options: dict[str, Any]) -> list[str]:
+    """The options of a command that set these keys."""
+    return [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
 
 
-def test_run_waits_for_its_retriever_and_stops_with_the_last_step_saved_when_it_stays_away(
-    workspace: Any, searching_model: Path
-) -> None:
-    """Would catch an outage that voids episodes, ends the run or is trained on, and a stop that loses what was done."""
-    outage, port = replace(workspace, name="outage"), free_port()
-    metrics = outage.run_folder.root / "metrics.jsonl"
+@dataclass(frozen=True)
+class Outage:
+    """A run that lost its retriever twice: for a moment, and for good. `options` started it."""
+
+    run: Any
+    port: int
+    options: dict[str, Any]
+    notice: str
+    last_line: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return read_metrics(self.run.run_folder.root / "metrics.jsonl")
+
+    @property
+    def flags(self) -> list[str]:
+        return flags_of(self.options)
+
+
+@pytest.fixture(scope="module")
+def outage(workspace: Any, searching_model: Path) -> Outage:
+    run, port = replace(workspace, name="outage"), free_port()
+    metrics = run.run_folder.root / "metrics.jsonl"
     options = {
         "model.path": searching_model,
         "retriever.url": f"http://127.0.0.1:{port}",
@@ -87,35 +91,52 @@ def test_run_waits_for_its_retriever_and_stops_with_the_last_step_saved_when_it_
         "trainer.save_every_steps": 500,
         "trainer.min_agreement_pearson": 0,
     }
-    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
 
     def num_steps() -> int:
         return len(read_metrics(metrics))
 
-    with outage.serving(port) as service, outage.start_training(*settings) as process:
-        outage.await_in(process, lambda: num_steps() >= 1, "the first step")
+    with run.serving(port) as service, run.start_training(*flags_of(options)) as process:
+        run.await_in(process, lambda: num_steps() >= 1, "the first step")
         service.send_signal(signal.SIGSTOP)
         notice = next(line for line in process.stderr if "training pauses" in line)
         num_before = num_steps()
         service.send_signal(signal.SIGCONT)
-        outage.await_in(process, lambda: num_steps() >= num_before + 2, "two steps after the pause")
+        run.await_in(process, lambda: num_steps() >= num_before + 2, "two steps after the pause")
         service.kill()
         last_line = process.stderr.read().strip().splitlines()[-1]
         assert process.wait() == 2
-    rows = read_metrics(metrics)
-    assert f"http://127.0.0.1:{port}" in notice
+    return Outage(run, port, options, notice, last_line)
+
+
+def test_run_waits_for_its_retriever_and_stops_with_the_last_step_saved_when_it_stays_away(outage: Outage) -> None:
+    """Would catch an outage that voids episodes, ends the run or is trained on, and a stop that loses what was done."""
+    rows, url = outage.rows, f"http://127.0.0.1:{outage.port}"
+    assert url in outage.notice
     assert {row["agent/void_share"] for row in rows} == {0.0}
     assert all(row["agent/searches_per_question"] > 0.5 for row in rows)
-    assert last_line.startswith(f"search-rl: no retriever answers: http://127.0.0.1:{port} (")
-    assert last_line.endswith(f"; step {len(rows)} is saved, go on with --resume")
-    assert outage.run_folder.last_step == len(rows)
-    lost = outage.rollouts(len(rows) + 1)
+    assert outage.last_line.startswith(f"search-rl: no retriever answers: {url} (")
+    assert outage.last_line.endswith(f"; step {len(rows)} is saved, go on with --resume")
+    assert outage.run.run_folder.last_step == len(rows)
+    lost = outage.run.rollouts(len(rows) + 1)
     assert {rollout.trajectory.stop_reason for rollout in lost if rollout.is_void} == {StopReason.SEARCH_FAILED}
 
-    options |= {"trainer.total_steps": len(rows) + 1}
-    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-    with outage.serving(port):
-        again = outage.run("train", str(outage.config), "--set", "run.name=outage", *settings, "--resume")
-    assert again.returncode == 0, again.stderr
-    done = {rollout.trajectory.question.id for rollout in outage.rollouts(len(rows) + 1)}
-    assert done == {rollout.trajectory.question.id for rollout in lost}
+
+def test_after_the_outage_the_same_questions_are_asked_and_a_dead_engine_is_an_error_within_two_minutes(
+    outage: Outage,
+) -> None:
+    """Would catch questions that an outage takes away for ever, and a run that waits on an engine that is gone."""
+    run, saved = outage.run, len(outage.rows)
+    lost = {rollout.trajectory.question.id for rollout in run.rollouts(saved + 1)}
+    with run.serving(outage.port), run.start_training("--resume", *outage.flags) as process:
+        tree = run.await_in(process, lambda: len(outage.rows) > saved, "the step that the outage took")
+        engines = [child for child in tree if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline())]
+        assert engines, [child.name() for child in tree]
+        for engine in engines:
+            engine.kill()
+        _, error = process.communicate(timeout=PATIENCE_SECONDS + 60)
+    assert process.returncode == 2
+    assert "Engine" in error.strip().splitlines()[-1], error
+    assert run.run_folder.last_step == saved
+    assert {rollout.trajectory.question.id for rollout in run.rollouts(saved + 1)} == lost
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert [survivor.name() for survivor in alive] == []

@@ -25,7 +25,7 @@ def ray() -> Iterator[Any]:
     ray.shutdown()
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_silent_hang_becomes_an_error(ray: Any, tmp_path: Path) -> None:
     """Would catch a run that waits for ever for a dead engine: the task hangs, and no beat follows the last one."""
     monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
@@ -38,7 +38,7 @@ def test_silent_hang_becomes_an_error(ray: Any, tmp_path: Path) -> None:
     ray.cancel(hanging, force=True)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_failure_of_a_worker_stops_the_run_and_finished_steps_are_reported(ray: Any, tmp_path: Path) -> None:
     """Would catch a group that fails while the rest of the run trains on, and a step that is never shown."""
     monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
@@ -51,7 +51,7 @@ def test_failure_of_a_worker_stops_the_run_and_finished_steps_are_reported(ray: 
     ray.cancel(hanging, force=True)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_task_that_raises_is_told_by_its_own_message(ray: Any, tmp_path: Path) -> None:
     """Would catch a Ray traceback in place of the one line that a check wrote."""
 

@@ -34,7 +34,7 @@ def smollm2_protocol(codec: TransformersCodec, name: str) -> AgentProtocol:
     return protocol_for(codec, **{**AgentSection().conversation, "prompt": "short", "protocol": name})
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=EPISODES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=DRAWN, searcher=SEARCHERS, limits=LIMITS_DRAWN)

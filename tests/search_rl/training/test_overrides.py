@@ -90,7 +90,7 @@ ALGORITHMS = [
 ]
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", ALGORITHMS, ids=" ".join)
 def test_verl_accepts_every_algorithm(overrides: tuple[str, ...], model_path: Path) -> None:
     """Would catch a key of an algorithm that this verl does not know."""
@@ -107,7 +107,7 @@ def test_verl_accepts_every_algorithm(overrides: tuple[str, ...], model_path: Pa
     assert need_reference_policy(tree) is bool(config.algorithm.kl_coefficient)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_top_k_of_verl_is_refused_too(model_path: Path) -> None:
     """Would catch a way round our own check, by the key that verl has and we do not."""
     from search_rl.training.launch import compose
@@ -117,7 +117,7 @@ def test_top_k_of_verl_is_refused_too(model_path: Path) -> None:
         compose(load_config(Path("configs/demo.yaml"), overrides), resume=False)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_gradient_clip_reaches_the_optimiser(model_path: Path) -> None:
     """The clip was under `actor.grad_clip`, which verl takes and never reads, so max_gradient_norm did nothing."""
     from verl.utils.config import omega_conf_to_dataclass
@@ -133,7 +133,7 @@ def test_gradient_clip_reaches_the_optimiser(model_path: Path) -> None:
     assert omega_conf_to_dataclass(tree.critic).optim.clip_grad == 0.25
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_verl_accepts_a_second_pool() -> None:
     """Would catch keys of the mode that we cannot run that verl does not know."""
     config = load_config(
@@ -151,7 +151,7 @@ def test_verl_accepts_a_second_pool() -> None:
     assert (tree.actor_rollout_ref.rollout.nnodes, tree.actor_rollout_ref.rollout.n_gpus_per_node) == (1, 4)
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["demo", "qwen2.5-3b-grpo-8gpu"])
 def test_verl_accepts_every_override(name: str) -> None:
     """Would catch a key that this verl does not know, or one it needs."""

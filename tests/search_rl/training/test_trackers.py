@@ -83,7 +83,7 @@ def test_trackers_write_below_the_root_of_the_runs(monkeypatch: pytest.MonkeyPat
     assert "WANDB_MODE" not in variables
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 def test_our_metrics_reach_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Would catch a metric that is no number to TensorBoard, one that is lost, and event files in another place."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

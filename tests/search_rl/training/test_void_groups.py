@@ -23,7 +23,7 @@ from search_rl.types import (
 )
 from tests.search_rl.training.engine_batches import Episode, batch_of, loss_and_gradients, make_engine
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("process_group")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("process_group")]
 
 
 @pytest.fixture(scope="module")
