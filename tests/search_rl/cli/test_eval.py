@@ -15,6 +15,8 @@ from search_rl.evaluation.assemble import balanced
 from search_rl.evaluation.result_folder import load_evaluation
 from search_rl.types import Question
 
+pytestmark = pytest.mark.slow
+
 ROWS = [
     {"id": "1", "question": "capital of France?", "golden_answers": ["Paris"], "kind": "one_hop"},
     {"id": "2", "question": "capital of Japan?", "golden_answers": ["Tokyo"], "kind": "one_hop"},

@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from search_rl.cli.main import app
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["agent", "direct", "cot", "rag", "ircot", "oracle", "random", "empty"]
 PASSAGE = {"id": "Paris", "title": "Paris", "text": "Paris is the capital of France."}
 OTHER = {"id": "Lyon", "title": "Lyon", "text": "Lyon is a city."}
