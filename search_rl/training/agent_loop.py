@@ -19,7 +19,7 @@ from search_rl.algorithms.overlong import overlong_penalty
 from search_rl.codec import TransformersCodec
 from search_rl.datasets.questions import question_row
 from search_rl.engines.base import Generation, Sampling, length_to_stop
-from search_rl.errors import EngineError
+from search_rl.errors import EngineError, SearchRLError
 from search_rl.records import rollout_to_row
 from search_rl.rewards import score_or_void
 from search_rl.search import SearchClient
@@ -66,7 +66,7 @@ class ServerEngine:
     async def generate(
         self, prompt_ids: Sequence[int], *, max_tokens: int, stop: Sequence[str], request_id: str
     ) -> Generation:
-        """See `Engine.generate`. A dead engine ends the run: no group may be trained on what is left of it."""
+        """See `Engine.generate`."""
         sampling_params = {
             **self._sampling_params,
             "max_tokens": max_tokens,
@@ -82,9 +82,7 @@ class ServerEngine:
                 request_id=request_id, prompt_ids=list(prompt_ids), sampling_params=sampling_params
             )
         except ray.exceptions.RayError as error:
-            message = f"the rollout engine failed: {_last_line(error)}"
-            monitor.fail(message)
-            raise EngineError(message) from error
+            raise EngineError(f"the rollout engine failed: {_last_line(error)}") from error
         monitor.beat("rollout")
         self.versions.append(output.extra_fields)
         self.num_preempted += max(output.num_preempted or 0, 0)
@@ -112,7 +110,19 @@ class SearchAgentLoop(AgentLoopBase):
     """One episode, scored here so that only the policy's own text can earn a reward (invariant 6)."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics."""
+        """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics.
+
+        One that raises (a dead engine, a reward of the user's own) ends the run: verl would train on what is left of
+        its group. The driver knows why before verl knows that.
+        """
+        try:
+            return await self._run_episode(sampling_params, row)
+        except Exception as error:
+            reason = str(error) if isinstance(error, SearchRLError) else f"{type(error).__name__}: {_last_line(error)}"
+            await monitor.fail(f"an episode of question {question_row(row).question.id} failed: {reason}")
+            raise
+
+    async def _run_episode(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> AgentLoopOutput:
         settings = self.rollout_config.custom[SETTINGS_KEY]
         codec = TransformersCodec(self.tokenizer)
         question = question_row(row).question

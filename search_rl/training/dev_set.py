@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from search_rl import rewards
+from search_rl.errors import TrainingError
 from search_rl.evaluation.statistics import share_interval
 from search_rl.training.run_folder import RunFolder
 from search_rl.types import Rollout
@@ -32,9 +33,14 @@ def dev_scores(rollout: Rollout) -> dict[str, float]:
 
 
 def dev_result(step: int, num_questions: int, scores: Mapping[str, Sequence[float | None]]) -> DevResult:
-    """The result over all questions asked; `scores` are columns of `dev_scores`, without the rows of episodes that
-    raised: those are wrong answers too."""
-    interval = share_interval(round(sum(value or 0.0 for value in scores.get("exact_match", ()))), num_questions)
+    """The result over all questions asked; `scores` are columns of `dev_scores`, which verl fills with None.
+
+    Raises TrainingError where an episode left no scores: it raised, and what the others say is no result.
+    """
+    right = [value for value in scores.get("exact_match", ()) if value is not None]
+    if len(right) < num_questions:
+        raise TrainingError(f"{num_questions - len(right)} of {num_questions} dev questions could not be asked")
+    interval = share_interval(round(sum(right)), num_questions)
     return DevResult(step, interval.mean, interval.low, interval.high, num_questions)
 
 
@@ -42,13 +48,11 @@ def dev_metrics(
     result: DevResult, *, best: DevResult, scores: Mapping[str, Sequence[float | None]]
 ) -> dict[str, float]:
     """The figures of a step under their metric names; `scores` as for `dev_result`."""
-    voids = scores.get("void", ())
-    num_void = result.n - len(voids) + sum(1.0 if value is None else value for value in voids)
     return {
         "dev/exact_match": result.exact_match,
         "dev/exact_match_low": result.low,
         "dev/exact_match_high": result.high,
-        "dev/void_share": num_void / result.n,
+        "dev/void_share": sum(value or 0.0 for value in scores["void"]) / result.n,
         "dev/best_step": best.step,
     }
 

@@ -242,7 +242,7 @@ def watch(
         for notice in pulse.notices:
             on_notice(notice)
         if done:
-            _finish(finished, folder)
+            _finish(finished, folder, pulse.failure)
             return
         if pulse.failure:
             raise TrainingError(pulse.failure + _root_cause(folder))
@@ -271,12 +271,15 @@ def first_error(log: str) -> str:
     return next((line[:300] for line in lines if not line.startswith(ECHOES)), "")
 
 
-def _finish(finished: Any, folder: RunFolder) -> None:
+def _finish(finished: Any, folder: RunFolder, failure: str | None) -> None:
+    """Raises for a task that failed: with the `failure` that a worker told before, its own message, or verl's words."""
     import ray
 
     try:
         ray.get(finished)
     except ray.exceptions.RayError as error:
+        if failure:
+            raise TrainingError(failure + _root_cause(folder)) from error
         (folder.root / "error.log").write_text(str(error))
         cause = getattr(error, "cause", None)
         if isinstance(cause, SearchRLError):

@@ -98,9 +98,11 @@ def pause(reason: str, patience_seconds: float = DEFAULT_PATIENCE_SECONDS) -> No
     _send("pause", reason, patience_seconds)
 
 
-def fail(message: str) -> None:
-    """Ask the driver to stop the run with `message`."""
-    _send("fail", message)
+async def fail(message: str) -> None:
+    """Ask the driver to stop the run with `message`; the monitor has it when this returns."""
+    reply = _send("fail", message)
+    if reply is not None:
+        await reply
 
 
 def report(metrics: dict[str, Any]) -> None:

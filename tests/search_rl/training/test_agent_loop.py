@@ -92,3 +92,24 @@ def test_each_turn_of_each_sibling_has_its_own_seed_and_a_resumed_run_the_same(s
     first = seeds("3/3:toy/1/0", "3/3:toy/1/1")
     assert seeds("3/3:toy/1/0", "3/3:toy/1/1") == first
     assert len(set(first)) == (4 if seed else 1)
+
+
+def test_episode_that_raises_is_told_before_verl_hears_of_it(codec: ByteCodec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch a group that goes on with the siblings that are left, after a reward of one's own raised."""
+    from search_rl.training import agent_loop, monitor
+
+    told: list[str] = []
+
+    async def fail(message: str) -> None:
+        told.append(message)
+
+    async def episode(*_: Any, **__: Any) -> Trajectory:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(monitor, "fail", fail)
+    monkeypatch.setattr(agent_loop.SearchAgentLoop, "_run_episode", episode)
+    loop = object.__new__(agent_loop.SearchAgentLoop)
+    row = {"id": "q7", "question": "?", "golden_answers": ["x"], "data_source": "toy"}
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(loop.run({}, **row))
+    assert told == ["an episode of question q7 failed: ZeroDivisionError: division by zero"]

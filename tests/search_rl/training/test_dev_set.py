@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,15 +29,19 @@ def test_rewards_of_the_run_do_not_change_the_exact_match() -> None:
 
 
 def test_dev_score_is_over_all_rows() -> None:
-    """Would catch a mean over what came back: of ten questions six have a row, one is void, three are right."""
-    scores = {"exact_match": [1.0, 0.0, 1.0, 0.0, 1.0, None], "void": [0.0, 0.0, 0.0, 1.0, 0.0, None]}
+    """Would catch a mean over what was not void: of ten questions one is void, three are right."""
+    scores = {"exact_match": [1.0, 0.0, 1.0, 0.0, 1.0, *[0.0] * 5], "void": [*[0.0] * 9, 1.0]}
     result = dev_result(40, 10, scores)
     assert (result.step, result.exact_match, result.n) == (40, 0.3, 10)
     assert (result.low, result.high) == pytest.approx((0.10779, 0.60322), abs=1e-5)  # Wilson, by hand
-    assert dev_metrics(result, best=result, scores=scores)["dev/void_share"] == pytest.approx(0.6)
-    nothing = dev_result(40, 10, {})
-    assert (nothing.exact_match, nothing.low) == (0.0, 0.0)
-    assert dev_metrics(nothing, best=result, scores={})["dev/void_share"] == 1.0
+    assert dev_metrics(result, best=result, scores=scores)["dev/void_share"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("scores", "lost"), [({}, 3), ({"exact_match": [1.0, 0.0, None], "void": [0, 0, None]}, 1)])
+def test_dev_episodes_that_raised_are_no_wrong_answers(scores: Any, lost: int) -> None:
+    """A reward that raised for every dev question read `dev exact match 0.000`, and the run went on."""
+    with pytest.raises(TrainingError, match=f"{lost} of 3 dev questions could not be asked"):
+        dev_result(40, 3, scores)
 
 
 def save(folder: RunFolder, step: int) -> None:

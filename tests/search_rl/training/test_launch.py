@@ -64,6 +64,31 @@ def test_task_that_raises_is_told_by_its_own_message(ray: Any, tmp_path: Path) -
     assert "Traceback" in (tmp_path / "error.log").read_text() or "task" in (tmp_path / "error.log").read_text()
 
 
+@pytest.mark.slow
+def test_failure_of_a_worker_is_told_though_verl_fails_of_it_at_once(ray: Any, tmp_path: Path) -> None:
+    """A dead engine read "terminal groups with no materializable trajectories" when verl ended before a look at it."""
+
+    def task() -> None:
+        raise RuntimeError("selected terminal groups with no materializable trajectories")
+
+    monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
+    ray.get(monitor.fail.remote("the engine died"))
+    failed = ray.remote(task).remote()
+    ray.wait([failed])
+    with pytest.raises(TrainingError, match=r"^the engine died"):
+        watch(failed, monitor, RunFolder(tmp_path), on_step=lambda step: None)
+
+
+@pytest.mark.slow
+def test_run_that_ends_well_forgets_what_failed_behind_its_last_step(ray: Any, tmp_path: Path) -> None:
+    """Would catch a finished run that is called failed: an asynchronous one ends amid episodes that nobody needs."""
+    monitor = ray.remote(num_cpus=0)(Monitor).remote(60.0)
+    ray.get(monitor.fail.remote("the engine is gone"))
+    finished = ray.remote(lambda: None).remote()
+    ray.wait([finished])
+    watch(finished, monitor, RunFolder(tmp_path), on_step=lambda step: None)
+
+
 def test_first_error_is_the_cause_and_not_its_echo() -> None:
     """Would catch "EngineCore encountered an issue" where the worker had said why."""
     log = """
