@@ -48,7 +48,8 @@ class AlgorithmSection(BaseModel):
     sequences by the response `budget`. `kl_coefficient` 0 means no reference policy. `importance_weights` correct for
     the policy that sampled, up to `importance_cap`. `dynamic_sampling` replaces groups whose rewards are all equal,
     until `max_generation_batches` times the step's questions were sampled. `overlong_penalty` weighs DAPO's penalty,
-    which sets in with the last `overlong_buffer_share` of what the policy may write.
+    which sets in with the last `overlong_buffer_share` of what the policy may write. `trained_samples` of each group's
+    siblings are trained on, those whose rewards vary most; all of them where it is not given.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -72,6 +73,7 @@ class AlgorithmSection(BaseModel):
     max_generation_batches: PositiveInt = 10
     overlong_penalty: NonNegativeFloat = 0.0
     overlong_buffer_share: float = Field(default=0.2, gt=0, le=1)
+    trained_samples: int | None = Field(default=None, ge=2)
 
     @model_validator(mode="before")
     @classmethod

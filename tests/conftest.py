@@ -11,6 +11,7 @@ from hypothesis import settings
 # Processes that share the cores must not compute with all of them: threads that wait for each other take the time.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 # What collection imports stays to the end; each pass of the collector over it, a quarter of the time, finds nothing.
 gc.disable()
 settings.register_profile("untimed", deadline=None, max_examples=40)

@@ -52,7 +52,7 @@ def train(
 def describe_step(metrics: dict[str, Any]) -> str:
     """One line about a finished step."""
     return (
-        f"reward {metrics['critic/score/mean']:.3f}, searches {metrics['agent/searches_per_question']:.2f}, "
+        f"reward {metrics['reward/total']:.3f}, searches {metrics['agent/searches_per_question']:.2f}, "
         f"format {metrics['agent/format_rate']:.2f}, mixed groups {metrics['group/mixed_share']:.2f}, "
         f"{metrics['timing_s/step']:.0f} s{_describe_dev(metrics)}"
     )

@@ -64,6 +64,11 @@ class Agreement:
         }
 
 
+def spread(items: Sequence[str], count: int) -> list[str]:
+    """`count` of the items, evenly spaced, in their order; all of them where there are no more."""
+    return [items[i * len(items) // count] for i in range(count)] if count < len(items) else list(items)
+
+
 def turn_numbers(mask_T: torch.Tensor) -> torch.Tensor:
     """The turn of each token of one response, from 1; 0 where the environment wrote (invariant 3)."""
     mask_T = mask_T.bool()

@@ -80,7 +80,7 @@ def environment(config: Config) -> dict[str, str]:
     return common | {
         "VERL_PLATFORM": "cpu",
         "VLLM_CPU_KVCACHE_SPACE": str(config.hardware.kv_cache_gib),
-        "OMP_NUM_THREADS": str(psutil.cpu_count(logical=False) or 1),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(psutil.cpu_count(logical=False) or 1),
         "RAY_worker_niceness": "0",
         **allocator_environment(),
     }

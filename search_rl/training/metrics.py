@@ -69,8 +69,9 @@ def waste_metrics(
 
 
 def reward_metrics(live: Sequence[Rollout]) -> dict[str, float]:
-    """The mean of each reward part, unweighted."""
-    return {f"reward/{name}": fmean(rollout.reward.parts[name] for rollout in live) for name in live[0].reward.parts}
+    """The mean of each reward part, unweighted, and of their weighted sum."""
+    parts = {f"reward/{name}": fmean(rollout.reward.parts[name] for rollout in live) for name in live[0].reward.parts}
+    return {"reward/total": fmean(rollout.reward.total for rollout in live), **parts}
 
 
 def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

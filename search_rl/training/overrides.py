@@ -62,7 +62,7 @@ def verl_overrides(config: Config, *, resume: bool = False) -> list[str]:
             **({"hybrid_engine": False} if config.trainer.mode == "separate_async" else {}),
         },
         **critic_tree(config),
-        "reward": {"num_workers": 1},
+        "reward": {"num_workers": 0},  # The agent loop scores; verl's own scorers would only take memory.
         "trainer": _trainer(config, resume=resume),
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": config.hardware.nodes}}},
     }
@@ -86,12 +86,18 @@ def _data(config: Config) -> dict[str, Any]:
     }
 
 
+def mini_batch_groups(config: Config) -> int:
+    """An update as verl counts it, in groups of all samples, where `trained_samples` of each are trained on."""
+    rollout, kept = config.rollout, config.algorithm.trained_samples
+    return config.optimizer.mini_batch_prompts * (kept or rollout.samples_per_prompt) // rollout.samples_per_prompt
+
+
 def _actor(config: Config) -> dict[str, Any]:
     optimizer = config.optimizer
     save_contents = ["model", "optimizer", "extra"] + ([] if config.model.lora_rank else ["hf_model"])
     return {
         "strategy": "fsdp2",
-        "ppo_mini_batch_size": optimizer.mini_batch_prompts,
+        "ppo_mini_batch_size": mini_batch_groups(config),
         "use_dynamic_bsz": True,
         "ppo_max_token_len_per_gpu": optimizer.micro_batch_tokens,
         **loss_tree(config),
@@ -185,6 +191,7 @@ def _settings(config: Config) -> list[str]:
         "overlong": overlong_settings(config),
         "max_skipped_updates": config.trainer.max_skipped_updates,
         "max_void_share": config.trainer.max_void_share,
+        "trained_samples": config.algorithm.trained_samples,
         "keep_checkpoints": config.trainer.keep_checkpoints,
         "eval_questions": config.trainer.eval_questions,
         "min_agreement_pearson": config.trainer.min_agreement_pearson,

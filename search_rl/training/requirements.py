@@ -13,8 +13,9 @@ from search_rl.errors import ConfigError
 def check_requirements(config: Config) -> None:
     """Raises ConfigError with the first key that does not fit another, and what would."""
     check_sampling(top_p=config.rollout.top_p)
-    for fault in (*_algorithm_faults(config), *_correction_faults(config), *_mode_faults(config)):
-        raise ConfigError(fault)
+    for faults in (_algorithm_faults, _correction_faults, _mode_faults, _trained_samples_faults):
+        for fault in faults(config):
+            raise ConfigError(fault)
 
 
 def check_sampling(*, top_p: float, top_k: int = -1) -> None:
@@ -55,6 +56,24 @@ def _algorithm_faults(config: Config) -> Iterator[str]:
         yield (
             f"model.lora_rank={config.model.lora_rank} with trainer.mode=separate_async: verl 0.9.1 would send the "
             f"weights without the adapters; take mode sync or colocate_async, or lora_rank: 0"
+        )
+
+
+def _trained_samples_faults(config: Config) -> Iterator[str]:
+    kept, samples, mini = config.algorithm.trained_samples, config.rollout.samples_per_prompt, config.optimizer
+    if kept is None:
+        return
+    key = f"algorithm.trained_samples={kept}"
+    if config.algorithm.estimator not in GROUP_ESTIMATORS:
+        yield f"{key} chooses among siblings, which algorithm.estimator={config.algorithm.estimator} does not compare"
+    if kept > samples:
+        yield f"{key} must not be above rollout.samples_per_prompt={samples}"
+    if config.trainer.mode == "separate_async":
+        yield f"{key}: trainer.mode=separate_async draws its updates by whole groups; take mode sync or colocate_async"
+    if mini.mini_batch_prompts * kept % samples:
+        yield (
+            f"{key}: verl counts an update in whole groups, so optimizer.mini_batch_prompts={mini.mini_batch_prompts} "
+            f"times {kept} must be a multiple of rollout.samples_per_prompt={samples}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from search_rl.agent.selection import protocol_for
+from search_rl.algorithms.downsampling import most_varied
 from search_rl.codec import TransformersCodec
 from search_rl.errors import RetrieverOutage, TrainingError
 from search_rl.training import monitor
@@ -30,6 +32,7 @@ from search_rl.training.checks import (
     check_agreement,
     check_skipped_updates,
     check_void_share,
+    spread,
     turn_numbers,
 )
 from search_rl.training.engines import CriticWorker
@@ -38,8 +41,11 @@ from search_rl.training.metrics import step_metrics
 from search_rl.training.run_folder import RunFolder
 from search_rl.training.step_episodes import StepEpisodes, step_episodes
 from search_rl.training.validation import DevSteps
+from search_rl.types import Rollout
 
 POLL_SECONDS = 0.2
+CHECKED_EPISODES = 16
+"""Episodes of each worker whose log-probs are checked at the first step; on a CPU all of them cost a third of it."""
 UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
 
@@ -115,17 +121,25 @@ class SearchSteps(DevSteps):
             self.role_worker_mapping[Role.Critic] = ray.remote(CriticWorker)
 
     def _balance_batch(self, batch: KVBatchMeta, *arguments: Any, **options: Any) -> KVBatchMeta:
-        """Only live episodes go on: no estimator, loss or denominator of verl's ever sees a void one (invariant 7)."""
+        """Only live episodes go on: no estimator, loss or denominator of verl's ever sees a void one (invariant 7), nor
+        a sibling that `trained_samples` leaves out."""
         self._end_if_asked()
         found = self._read_episodes(batch)
         self._episodes += found
         self._check_episodes()
-        is_void = [rollout.is_void for rollout in found.rollouts]
-        void_keys = [key for key, void in zip(batch.keys, is_void, strict=True) if void]
-        if void_keys:
-            tq.kv_clear(keys=void_keys, partition_id=batch.partition_id)
-            batch = batch.select_keys([key for key in batch.keys if key not in set(void_keys)])
+        is_kept = self._chosen(found.rollouts)
+        left_out = [key for key, kept in zip(batch.keys, is_kept, strict=True) if not kept]
+        if left_out:
+            tq.kv_clear(keys=left_out, partition_id=batch.partition_id)
+            batch = batch.select_keys([key for key in batch.keys if key not in set(left_out)])
         return super()._balance_batch(batch, *arguments, **options)
+
+    def _chosen(self, rollouts: Sequence[Rollout]) -> list[bool]:
+        count = self._settings["trained_samples"]
+        if count is None:
+            return [not rollout.is_void for rollout in rollouts]
+        groups = [None if rollout.is_void else rollout.group_id for rollout in rollouts]
+        return most_varied([rollout.reward.total for rollout in rollouts], groups, count)
 
     def _check_episodes(self) -> None:
         """Raises RetrieverOutage or TrainingError for a step that must not be trained on; nothing done so far is lost
@@ -161,21 +175,31 @@ class SearchSteps(DevSteps):
         return "no step was finished" if last is None else f"step {last} is saved, go on with --resume"
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        settings = self._settings
+        """verl's own. At the first step the trainer's log-probs are held against the rollout's; where the rollout's
+        are the old ones (bypass) a sample of the episodes does, and no step's ratio is to anything else."""
         if self._is_checked:
             return super()._compute_old_log_prob(batch, metrics)
         correction = self.config.algorithm.rollout_correction
-        bypass, correction.bypass_mode = correction.bypass_mode, False
-        batch = super()._compute_old_log_prob(batch, metrics)
-        correction.bypass_mode = bypass
+        if not correction.bypass_mode:
+            batch = super()._compute_old_log_prob(batch, metrics)
+            self._check_agreement(batch, metrics)
+            return batch
+        correction.bypass_mode = False
+        num_workers = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
+        sample = batch.select_keys(spread(batch.keys, CHECKED_EPISODES * num_workers))
+        sample = super()._compute_old_log_prob(sample, metrics)
+        correction.bypass_mode = True
+        self._check_agreement(sample, metrics)
+        return super()._compute_old_log_prob(batch, metrics)
+
+    def _check_agreement(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
+        """Raises EngineError where sampler and trainer are not the same model."""
+        settings = self._settings
         found = self._measure_agreement(batch)
         if found is not None:
             check_agreement(found, min_pearson=settings["min_agreement_pearson"], max_gap=settings["max_agreement_gap"])
             metrics.update(found.metrics)
             self._is_checked = True
-        if bypass:  # The step's ratio is to what sampled, as in all other steps: a resume changes nothing.
-            batch = super()._compute_old_log_prob(batch, metrics)
-        return batch
 
     def _read_episodes(self, batch: KVBatchMeta) -> StepEpisodes:
         data = tq.kv_batch_get(batch.keys, batch.partition_id, select_fields=["extra_fields"])

@@ -63,7 +63,7 @@ def true_logprobs(checkpoint: Path, prompt_ids: tuple[int, ...], sampled_ids: tu
 
 
 def test_a_real_engine_keeps_the_contract(checkpoint: Path) -> None:
-    """Log-probs of other tokens, a stop cut off, siblings all alike, processes left running."""
+    """Log-probs of other tokens, a stop cut off, siblings all alike or without a common prefix, processes left."""
     codec = load_codec(checkpoint)
     prompt_ids = codec.encode(PROMPT)
     # A stop string of one letter is sure to be sampled by a random model.
@@ -78,6 +78,9 @@ def test_a_real_engine_keeps_the_contract(checkpoint: Path) -> None:
                 *(engine.generate(prompt_ids, max_tokens=40, stop=stop, request_id=f"q/{i}") for i in range(8))
             )
             again = await engine.generate(prompt_ids, max_tokens=40, stop=stop, request_id="q/3")
+            shared = await engine.generate((7,) * 100, max_tokens=2, stop=stop, request_id="shared/0")
+            sharing = await engine.generate((7,) * 100, max_tokens=2, stop=stop, request_id="shared/1")
+            assert (shared.num_cached_tokens, sharing.num_cached_tokens) == (0, 96), "a prompt of 100 fills 3 blocks"
             episodes = [
                 run_episode(
                     Question("q", "capital of France?", ("Paris",), "demo"),

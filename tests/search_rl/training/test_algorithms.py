@@ -26,10 +26,11 @@ ADAPTERS = ("model.lora_rank=8", "optimizer.learning_rate=1.0e-2")
 ASYNC = "trainer.mode=colocate_async"
 WEIGHTS = "algorithm.importance_weights=token"
 DAPO = "algorithm.name=dapo"
+DEV = "trainer.eval_every_steps=2"
 EVERY_TIME = {
     "ppo with all that differs in kind": (
         *("algorithm.name=ppo", KL, ASYNC, WEIGHTS, *ADAPTERS),
-        *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0"),
+        *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0", DEV),
     ),
 }
 ON_DEMAND = {
@@ -41,6 +42,10 @@ ON_DEMAND = {
     "reinforce++ with KL in the reward": ("algorithm.name=reinforce++", KL),
     "reinforce++_baseline with KL in the loss": ("algorithm.name=reinforce++_baseline", KL),
     "rloo, two mini-batches": ("algorithm.name=rloo", "optimizer.mini_batch_prompts=2"),
+    "grpo, half of the siblings": (
+        *("rollout.samples_per_prompt=4", "algorithm.trained_samples=2", "optimizer.mini_batch_prompts=2"),
+        *(KL, "algorithm.dynamic_sampling=true"),
+    ),
 }
 RUNS = [
     *(pytest.param(overrides, id=name) for name, overrides in EVERY_TIME.items()),
@@ -100,12 +105,18 @@ def test_two_steps_of_the_algorithm(
         assert row["actor/grad_norm"] > 0
     assert rows[0]["agreement/pearson"] >= 0.99
     assert moved_weights(workspace, folder.export)
+    if DEV in overrides:
+        assert f"best on the dev questions: {folder.best} (step 2, exact match 0.000)" in done.stdout
     check_pieces(rows, overrides)
 
 
 def check_pieces(rows: list[dict[str, Any]], overrides: tuple[str, ...]) -> None:
     """The pieces of the algorithm ran, by the metrics that nothing else writes."""
     given = set(overrides)
+    if "algorithm.trained_samples=2" in given:
+        assert all(row["critic/score/max"] == 1.0 and row["critic/score/mean"] == 0.5 for row in rows), (
+            "one of each kind"
+        )
     wanted = {
         "algorithm.name=ppo": "critic/max_skipped_in_a_row",
         DAPO: "reward/overlong",

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from search_rl.errors import EngineError, TrainingError
-from search_rl.training.checks import agreement, check_agreement, check_skipped_updates, check_void_share, turn_numbers
+from search_rl.training.checks import (
+    agreement,
+    check_agreement,
+    check_skipped_updates,
+    check_void_share,
+    spread,
+    turn_numbers,
+)
 from search_rl.types import Answer, Origin, Question, Reward, Rollout, Segment, StopReason, Trajectory, Turn
 
 _FAILURES = {StopReason.SEARCH_FAILED: "retriever at http://x failed"}
@@ -95,3 +102,9 @@ def test_nan_disagrees() -> None:
     found = agreement(torch.tensor([float("nan"), -1.0]), torch.tensor([-1.0, -1.0]), torch.ones(2))
     with pytest.raises(EngineError):
         check_agreement(found, min_pearson=0.0, max_gap=10.0)
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(1, "a"), (2, "ac"), (3, "abd"), (5, "abcde"), (9, "abcde")])
+def test_sample_is_spread_over_the_step(count: int, chosen: str) -> None:
+    """Would catch a check of the first questions alone, and a count that the step does not have."""
+    assert "".join(spread("abcde", count)) == chosen

@@ -43,6 +43,14 @@ def test_every_algorithm_runs_on_every_config_of_the_project(path: Path, name: s
         (GPU, SEPARATE, "needs devices to sample on: set hardware.rollout_nodes to at least 1"),
         (GPU, POOL, "hardware.rollout_nodes=1 is for trainer.mode=separate_async alone"),
         (GPU, [*SEPARATE, *POOL, "model.lora_rank=8"], "would send the weights without the adapters"),
+        (CPU, ["algorithm.name=ppo", "algorithm.trained_samples=4"], "which algorithm.estimator=gae does not compare"),
+        (CPU, ["algorithm.trained_samples=9"], "must not be above rollout.samples_per_prompt=8"),
+        (
+            CPU,
+            ["algorithm.trained_samples=3", "optimizer.mini_batch_prompts=4"],
+            "optimizer.mini_batch_prompts=4 times 3",
+        ),
+        (GPU, [*SEPARATE, *POOL, "algorithm.trained_samples=2"], "draws its updates by whole groups"),
         (CPU, ["rollout.top_p=0.95"], "rollout.top_p=0.95 leaves out tokens"),
     ],
 )

@@ -10,9 +10,11 @@ import os
 import re
 import shutil
 import signal
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.engine
 
 
 NUM_DEV_QUESTIONS = 5
+ENGINE_PATIENCE_SECONDS = 120.0
 RAY_AGENTS = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}  # they linger after a killed driver: README, Limits
 
 
@@ -56,33 +59,68 @@ def straight_run(workspace: Any) -> Any:
     return replace(workspace, name="straight")
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """A resumed run whose engine was killed behind step 3: what it said, and how long it took to say so."""
+
+    returncode: int
+    error: str
+    seconds_to_end: float
+
+
+def steps(run: Any) -> list[int]:
+    return [row["step"] for row in read_metrics(run.run_folder.root / "metrics.jsonl")]
+
+
 @pytest.fixture(scope="module")
-def resumption(killed_in_step_four: Any) -> Any:
-    """What the resume said: it finds step 2 whole and all later ones damaged, and has the dev questions asked."""
-    folder = killed_in_step_four.run_folder
+def resumption(killed_in_step_four: Any) -> Resumption:
+    """The resume finds step 2 whole and all later ones damaged, and has the dev questions asked."""
+    run, folder = killed_in_step_four, killed_in_step_four.run_folder
     for step in folder.steps[2:]:
         os.truncate(folder.checkpoint(step) / "actor" / "optim_world_size_1_rank_0.pt", 4096)
     asking = ("--set", "trainer.eval_every_steps=2", "--set", f"trainer.eval_questions={NUM_DEV_QUESTIONS}")
-    result = killed_in_step_four.run("train", str(killed_in_step_four.config), "--resume", *asking)
-    assert result.returncode == 0, result.stderr
-    return result
+    endless = ("--set", "trainer.total_steps=50", "--set", "trainer.keep_checkpoints=9")
+    errors: list[str] = []
+    with run.start_training("--resume", *asking, *endless) as process:
+        reader = Thread(target=lambda: errors.extend(process.stderr), daemon=True)
+        reader.start()
+        run.await_in(process, lambda: steps(run) == [1, 2], "the step before the damage")
+        tree = run.await_in(process, lambda: steps(run) == [1, 2, 3], "step 3 again")
+        engines = [child for child in tree if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline())]
+        assert engines, [child.name() for child in tree]
+        for engine in engines:
+            engine.kill()
+        killed_at = time.monotonic()
+        returncode = process.wait(timeout=ENGINE_PATIENCE_SECONDS + 60)
+        seconds_to_end = time.monotonic() - killed_at
+        reader.join()
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert [survivor.name() for survivor in alive] == []
+    return Resumption(returncode, "".join(errors), seconds_to_end)
 
 
 @pytest.fixture(scope="module")
-def resumed(killed_in_step_four: Any, resumption: Any) -> Any:
+def resumed(killed_in_step_four: Any, resumption: Resumption) -> Any:
     return killed_in_step_four
+
+
+def test_dead_engine_is_an_error_within_two_minutes(resumed: Any, resumption: Resumption) -> None:
+    """Would catch a run that waits on an engine that is gone (or that leaves processes behind: in the fixture)."""
+    assert resumption.returncode == 2
+    assert "engine" in resumption.error.strip().splitlines()[-1].lower(), resumption.error
+    assert resumption.seconds_to_end < ENGINE_PATIENCE_SECONDS
+    assert resumed.run_folder.last_step == 3
 
 
 def test_killed_run_leaves_no_process_and_resumes_to_the_last_step(resumed: Any) -> None:
     """Would catch orphans of Ray or vLLM after a kill (in the fixture), and a resume that begins again."""
-    assert [row["step"] for row in read_metrics(resumed.run_folder.root / "metrics.jsonl")] == [1, 2, 3]
-    assert resumed.run_folder.last_step == 3
+    assert steps(resumed) == [1, 2, 3]
 
 
-def test_damaged_checkpoint_is_passed_over_and_told(resumed: Any, resumption: Any) -> None:
+def test_damaged_checkpoint_is_passed_over_and_told(resumed: Any, resumption: Resumption) -> None:
     """Would catch a resume that loads half an optimiser, or that begins again because the last checkpoint is gone."""
-    assert "step 3 is passed over: actor/optim_world_size_1_rank_0.pt has 4096 bytes of" in resumption.stderr
-    assert resumption.stderr.count("passed over") == len(straight_run(resumed).run_folder.steps) - 2
+    assert "step 3 is passed over: actor/optim_world_size_1_rank_0.pt has 4096 bytes of" in resumption.error
+    assert resumption.error.count("passed over") == len(straight_run(resumed).run_folder.steps) - 2
 
 
 def test_step_after_a_resume_is_the_step_of_the_run_that_went_straight_on(resumed: Any) -> None:
@@ -138,15 +176,14 @@ def weights(folder: Path) -> dict[str, Any]:
     return {name: weight.float() for name, weight in load_file(folder / "model.safetensors").items()}
 
 
-def test_dev_questions_are_asked_and_the_best_export_stays(resumed: Any, resumption: Any) -> None:
+def test_dev_questions_are_asked_and_the_best_export_stays(resumed: Any, resumption: Resumption) -> None:
     """Would catch a run that forgets a step it owes a result, dev episodes that fail unseen, and moving ties."""
     folder = resumed.run_folder
     row = read_metrics(folder.root / "metrics.jsonl")[-1]
     assert (row["dev/exact_match"], row["dev/void_share"], row["dev/best_step"]) == (0.0, 0.0, 2)
     assert json.loads((folder.root / "best.json").read_text())["n"] == NUM_DEV_QUESTIONS
     assert (folder.best / "model.safetensors").samefile(folder.model(2) / "model.safetensors")
-    assert "; dev exact match 0.000 [0.000, 0.4" in resumption.stderr
-    assert f"best on the dev questions: {folder.best} (step 2, exact match 0.000)" in resumption.stdout
+    assert "; dev exact match 0.000 [0.000, 0.4" in resumption.error
 
 
 def test_resumed_run_goes_on_with_the_next_batch(resumed: Any) -> None:

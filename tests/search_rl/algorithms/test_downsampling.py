@@ -1,0 +1,33 @@
+"""Which siblings are kept, against every subset that there is."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from statistics import pvariance
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_rl.algorithms.downsampling import most_varied
+
+
+@given(st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=8), st.integers(1, 8))
+def test_no_other_subset_varies_more(rewards: list[float], count: int) -> None:
+    """Would catch a choice of the best answers alone, whose rewards are equal, and one of the wrong size."""
+    kept = [
+        reward
+        for reward, is_kept in zip(rewards, most_varied(rewards, ["q"] * len(rewards), count), strict=True)
+        if is_kept
+    ]
+    size = min(count, len(rewards))
+    assert len(kept) == size
+    assert pvariance(kept) >= max(pvariance(subset) for subset in combinations(rewards, size)) - 1e-12
+
+
+def test_one_right_answer_in_eight_is_kept_with_wrong_ones() -> None:
+    """Would catch the one episode that teaches anything being left out; void ones are no candidates."""
+    rewards, groups = [0, 0, 0, 0, 0, 0, 1, 9, 1, 1, 1], [*["a"] * 7, None, *["b"] * 3]
+    kept = most_varied(rewards, groups, 2)
+    assert kept[6] and sum(kept[:7]) == 2
+    assert not kept[7]
+    assert sum(kept[8:]) == 2
