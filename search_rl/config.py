@@ -140,7 +140,7 @@ class RolloutSection(Section):
     """A training step samples `prompts_per_step` questions, `samples_per_prompt` episodes each.
 
     With `reproducible` each request has a seed of its own, so that a step that is done again samples what it did before
-    (`trainer.mode: sync` only); vLLM samples seeded requests one by one, which takes time.
+    (`trainer.mode: sync` only). It takes time: vLLM samples seeded requests one by one, and caches no prefix.
     """
 
     prompts_per_step: PositiveInt = 512

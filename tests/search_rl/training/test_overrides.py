@@ -32,6 +32,22 @@ def test_strings_are_quoted_where_hydra_needs_it() -> None:
     assert 'trainer.experiment_name="true"' in lines
 
 
+def test_reproducible_run_depends_on_no_cache() -> None:
+    """A step after a resume had other log-probs: of two siblings the later one found its prompt's prefix in the cache,
+    computed in another shape."""
+    lines = verl_overrides(load_config(Path("configs/demo.yaml"), ["rollout.reproducible=true"]))
+    assert "actor_rollout_ref.rollout.enable_prefix_caching=False" in lines
+    assert "actor_rollout_ref.rollout.enable_chunked_prefill=False" in lines
+
+
+def test_half_of_the_siblings_is_half_an_update() -> None:
+    """Would catch updates of twice the questions that the config says: verl multiplies by all samples."""
+    overrides = ["algorithm.trained_samples=4", "optimizer.mini_batch_prompts=4"]
+    assert "actor_rollout_ref.actor.ppo_mini_batch_size=2" in verl_overrides(
+        load_config(Path("configs/demo.yaml"), overrides)
+    )
+
+
 def test_extra_verl_overrides_come_last() -> None:
     """Would catch a user's own override that a default overrules."""
     config = load_config(Path("configs/demo.yaml"), ["verl=[trainer.balance_batch=False]"])

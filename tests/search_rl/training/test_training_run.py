@@ -78,7 +78,7 @@ def resumption(killed_in_step_four: Any) -> Resumption:
     run, folder = killed_in_step_four, killed_in_step_four.run_folder
     for step in folder.steps[2:]:
         os.truncate(folder.checkpoint(step) / "actor" / "optim_world_size_1_rank_0.pt", 4096)
-    asking = ("--set", "trainer.eval_every_steps=2", "--set", f"trainer.eval_questions={NUM_DEV_QUESTIONS}")
+    asking = ("--set", "trainer.eval_every_steps=1", "--set", f"trainer.eval_questions={NUM_DEV_QUESTIONS}")
     endless = ("--set", "trainer.total_steps=50", "--set", "trainer.keep_checkpoints=9")
     errors: list[str] = []
     with run.start_training("--resume", *asking, *endless) as process:

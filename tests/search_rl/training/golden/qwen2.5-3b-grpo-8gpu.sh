@@ -64,6 +64,7 @@ VERL_USE_EXTERNAL_MODULES=search_rl.training.plugin python -m verl.trainer.main_
   actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True \
   actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16384 \
   actor_rollout_ref.rollout.enable_chunked_prefill=True \
+  actor_rollout_ref.rollout.enable_prefix_caching=True \
   actor_rollout_ref.rollout.free_cache_engine=True \
   actor_rollout_ref.rollout.agent.num_workers=8 \
   actor_rollout_ref.rollout.agent.default_agent_loop=search_agent \
