@@ -143,8 +143,7 @@ def _rollout(config: Config) -> dict[str, Any]:
         "log_prob_max_token_len_per_gpu": config.optimizer.micro_batch_tokens,
         # On a CPU vLLM 0.28 dies of a seeded request whose prompt is cut in two.
         "enable_chunked_prefill": not (on_cpu and rollout.reproducible),
-        # What is found in the cache was computed in other shapes: it rounds otherwise, and whether it is found depends on
-        # who came first.
+        # A prefix in the cache was computed in other shapes: it rounds otherwise, and may be there or not.
         "enable_prefix_caching": not rollout.reproducible,
         "free_cache_engine": not on_cpu,
         "agent": {"num_workers": rollout.num_workers, "default_agent_loop": AGENT_LOOP},

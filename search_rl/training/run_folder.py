@@ -90,9 +90,17 @@ class RunFolder:
     def metrics_log(self, first_step: int) -> MetricsLog:
         """The tracker of metrics.jsonl; rows of steps that will be done again are dropped."""
         path = self.root / "metrics.jsonl"
-        kept = [row for row in read_metrics(path) if row["step"] < first_step]
-        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in kept))
+        self._write_metrics([row for row in read_metrics(path) if row["step"] < first_step])
         return MetricsLog(path)
+
+    def add_metrics(self, step: int, figures: Mapping[str, float]) -> None:
+        """More figures for a step that has its row already."""
+        rows = read_metrics(self.root / "metrics.jsonl")
+        if any(row["step"] == step for row in rows):
+            self._write_metrics([{**row, **figures} if row["step"] == step else row for row in rows])
+
+    def _write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        write_whole(self.root / "metrics.jsonl", "".join(orjson.dumps(row).decode() + "\n" for row in rows))
 
     def write_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
         """Store all episodes of a step."""

@@ -53,7 +53,10 @@ class DevSteps(PPOTrainer):
         sample_turns: Any,
         expected_acc_counts: dict[tuple[str, str], int] | None = None,
     ) -> dict[str, float]:
-        """The dev metrics, in place of verl's means over the rows that came back."""
+        """The dev metrics, in place of verl's means over the rows that came back. A result that was owed goes to the
+        row that its step wrote before the kill."""
         num_questions = sum((expected_acc_counts or {}).values())
         result = dev_result(self.global_steps, num_questions, reward_extra_infos_dict)
-        return dev_metrics(result, best=keep_if_best(self._folder, result), scores=reward_extra_infos_dict)
+        figures = dev_metrics(result, best=keep_if_best(self._folder, result), scores=reward_extra_infos_dict)
+        self._folder.add_metrics(self.global_steps, figures)
+        return figures

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from search_rl.codec import load_codec
 from search_rl.training.run_folder import read_metrics
 
 pytestmark = pytest.mark.engine
@@ -27,10 +28,11 @@ ASYNC = "trainer.mode=colocate_async"
 WEIGHTS = "algorithm.importance_weights=token"
 DAPO = "algorithm.name=dapo"
 DEV = "trainer.eval_every_steps=2"
+TOOL_CALLS = ("agent.protocol=tool_call", "agent.max_prompt_tokens=300", "optimizer.micro_batch_tokens=1500")
 EVERY_TIME = {
     "ppo with all that differs in kind": (
         *("algorithm.name=ppo", KL, ASYNC, WEIGHTS, *ADAPTERS),
-        *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0", DEV),
+        *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0", DEV, *TOOL_CALLS),
     ),
 }
 ON_DEMAND = {
@@ -105,9 +107,22 @@ def test_two_steps_of_the_algorithm(
         assert row["actor/grad_norm"] > 0
     assert rows[0]["agreement/pearson"] >= 0.99
     assert moved_weights(workspace, folder.export)
+    if TOOL_CALLS[0] in overrides:
+        check_tool_calls(replace(workspace, name=name))
     if DEV in overrides:
         assert f"best on the dev questions: {folder.best} (step 2, exact match 0.000)" in done.stdout
     check_pieces(rows, overrides)
+
+
+def check_tool_calls(run: Any) -> None:
+    """The call stands in the prompt, and the masks of the tool protocol are those of every protocol."""
+    codec = load_codec(str(run.folder / "tiny"))
+    for rollout in run.rollouts(2):
+        trajectory = rollout.trajectory
+        assert "<tool_call>" in codec.decode(trajectory.prompt.token_ids)
+        policy = [token for turn in trajectory.turns for token in turn.policy.token_ids]
+        masked = zip(trajectory.response_ids, trajectory.response_mask, strict=True)
+        assert [token for token, is_policy in masked if is_policy] == policy
 
 
 def check_pieces(rows: list[dict[str, Any]], overrides: tuple[str, ...]) -> None:

@@ -60,6 +60,18 @@ def test_resumed_run_drops_the_rows_that_it_will_write_again(tmp_path: Path) -> 
     ]
 
 
+def test_result_that_was_owed_is_in_the_row_of_its_step(tmp_path: Path) -> None:
+    """A dev result that a kill had prevented was asked for again at each resume: it went nowhere but to `best`."""
+    folder = RunFolder(tmp_path)
+    log = folder.metrics_log(1)
+    log.log({"reward": 0.1}, 1)
+    log.log({"reward": 0.2}, 2)
+    folder.add_metrics(2, {"dev/exact_match": 0.5})
+    folder.add_metrics(3, {"dev/exact_match": 0.7})  # no row yet: verl writes this figure with the others
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert rows == [{"step": 1, "reward": 0.1}, {"step": 2, "reward": 0.2, "dev/exact_match": 0.5}]
+
+
 def test_row_that_a_kill_cut_short_is_no_row(tmp_path: Path) -> None:
     """Would catch a resume that fails on half a line."""
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2, "rew')
