@@ -44,7 +44,9 @@ async def measuring_protocol(
             "retriever": await _retriever_rules(system, parts, questions),
             "versions": versions,
         },
-        circumstances=protocols.circumstances(concurrency=setup.concurrency, retriever=setup.retriever.url),
+        circumstances=protocols.circumstances(
+            concurrency=setup.concurrency, retriever=setup.retriever.url, budgets=setup.budgets_label
+        ),
     )
 
 

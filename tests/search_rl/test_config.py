@@ -41,7 +41,7 @@ def test_override_wins_over_the_file() -> None:
         ),
         (
             "trainer.eval_every_steps=15",
-            "trainer: trainer.eval_every_steps=15 must be a multiple of trainer.save_every_steps=10: the best step",
+            "trainer: trainer.eval_every_steps=15 must be a multiple of trainer.save_every_steps=16: the best step",
         ),
         ("model.path", "--set model.path: write it as section.key=value"),
         ("run.name.x=1", "--set run.name.x=1: name is a value, not a section"),

@@ -142,6 +142,18 @@ def test_an_unknown_protocol_names_the_nearest() -> None:
         protocol_named("search-r1")
 
 
+def test_the_prompt_is_laid_out_as_search_r1s() -> None:
+    """Would catch a question in front or without its mark, a system turn, and a thought begun for the policy."""
+    question = Question("q", "capital of France", ("Paris",), "demo")
+    (message,) = PROTOCOLS["search_r1"].render_prompt(question)
+    assert message["role"] == "user"
+    instructions, asked = message["content"].split("\n")[:2]
+    assert asked == "Question: capital of France?"
+    assert message["content"].endswith("?\n")
+    named = ["<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>"]
+    assert re.findall(r"</?\w+>", instructions) == named
+
+
 def test_prompt_ids_encode_the_rendered_prompt(codec: ByteCodec) -> None:
     """A prompt that is cut, or special tokens that the template did not ask for."""
     question = Question("q", "capital of France", ("Paris",), "demo")

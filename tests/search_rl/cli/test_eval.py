@@ -108,7 +108,10 @@ def test_a_refused_resume_loses_no_result(run_eval: Eval, service: str, tmp_path
 def test_a_sampled_evaluation_says_so(run_eval: Eval, tmp_path: Path) -> None:
     """Samples reported as greedy, a seed that is not heard, or a resume that mixes the two."""
     assert run_eval("--temperature", "0.7", "--seed", "3").exit_code == 0
-    rules = json.loads((tmp_path / "out" / "protocol.json").read_text())["rules"]
+    protocol = json.loads((tmp_path / "out" / "protocol.json").read_text())
+    rules, budgets = protocol["rules"], protocol["circumstances"]["budgets"]
+    assert budgets.startswith("default"), "the preset of the budgets stands in every report"
+    assert budgets in (tmp_path / "out" / "report.html").read_text()
     assert (rules["sampling"]["temperature"], rules["sampling"]["seed"]) == (0.7, 3)
     assert "its sampling is {'temperature': 0.7" in run_eval("--resume").output
     assert run_eval("--seed", "3").exit_code == 2

@@ -139,6 +139,7 @@ def test_json_lines_take_the_file_name_as_data_set(tmp_path: Path) -> None:
         ({"golden_answers": [math.nan]}, "a golden answer is missing"),
         ({"golden_answers": math.nan}, "not a list"),
         ({"golden_answers": None}, "not a list"),
+        ({"golden_answers": {"aliases": ["Ada"]}}, "not a list of texts"),
         ({"id": None}, "id is missing"),
         ({"id": True}, "id is bool True, not text"),
         ({"id": "q0"}, "id 'q0' was used by row 1"),

@@ -96,6 +96,7 @@ def test_run_waits_for_its_retriever_and_stops_with_the_last_step_saved_when_it_
     assert url in outage.notice
     assert {row["agent/void_share"] for row in rows} == {0.0}
     assert all(row["agent/searches_per_question"] > 0.5 for row in rows)
+    assert {row["waste/behind_stop_tokens"] for row in rows} == {0}
     assert outage.last_line.startswith(f"search-rl: no retriever answers: {url} (")
     assert outage.last_line.endswith(f"; step {len(rows)} is saved, go on with --resume")
     assert outage.run.run_folder.last_step == len(rows)

@@ -81,7 +81,7 @@ def test_kl_goes_where_it_is_asked_for() -> None:
 def test_dev_questions_are_asked_greedily_and_only_when_wanted() -> None:
     """Would catch dev questions sampled as in training, and a validation that nobody asked for."""
     assert "trainer.test_freq=-1" in lines()
-    found = lines("trainer.eval_every_steps=20")
+    found = lines("trainer.save_every_steps=10", "trainer.eval_every_steps=20")
     assert "trainer.test_freq=20" in found
     greedy = {"temperature=0", "top_p=1.0", "top_k=-1", "n=1"}
     assert {f"actor_rollout_ref.rollout.val_kwargs.{line}" for line in greedy} <= set(found)

@@ -65,6 +65,28 @@ def test_presets_fit_the_hardware_that_they_name(name: str, size: str, tmp_path:
     plan(config, shape_of(size, tmp_path), memory_bytes=int(memory_gib * GIB)).check()
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "memory_gib", "overrides"),
+    [
+        (
+            "qwen2.5-3b-grpo-1x80gb.yaml",
+            "3B",
+            140,
+            ["rollout.gpu_memory_share=0.6", "optimizer.micro_batch_tokens=32768"],
+        ),
+        ("qwen2.5-7b-grpo-8x80gb.yaml", "7B", 79, ["hardware.nodes=4"]),
+    ],
+)
+def test_larger_hardware_fits_too(name: str, size: str, memory_gib: int, overrides: list[str], tmp_path: Path) -> None:
+    """A plan that forgets that nodes share the trainer's state: four of them need less a device than one."""
+    config = config_of(name, *overrides)
+    made = plan(config, shape_of(size, tmp_path), memory_bytes=memory_gib * GIB)
+    made.check()
+    if config.hardware.nodes > 1:
+        one = plan(config_of(name), shape_of(size, tmp_path), memory_bytes=memory_gib * GIB)
+        assert sum(part.num_bytes for part in made.update) < sum(part.num_bytes for part in one.update)
+
+
 def test_seven_billion_in_full_do_not_fit_one_card(tmp_path: Path) -> None:
     """A run that is let go and dies after minutes of loading; the key to change is named."""
     config = config_of("qwen2.5-7b-grpo-8x80gb.yaml", "hardware.gpus_per_node=1")
