@@ -112,14 +112,14 @@ class SearchAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics.
 
-        One that raises (a dead engine, a reward of the user's own) ends the run: verl would train on what is left of
+        One that raises (a dead engine, a fault of ours) ends the run: verl would train on what is left of
         its group. The driver knows why before verl knows that.
         """
         try:
             return await self._run_episode(sampling_params, row)
         except Exception as error:
             reason = str(error) if isinstance(error, SearchRLError) else f"{type(error).__name__}: {_last_line(error)}"
-            await monitor.fail(f"an episode of question {question_row(row).question.id} failed: {reason}")
+            await monitor.fail(f"an episode of question {row.get('id')} failed: {reason}")
             raise
 
     async def _run_episode(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> AgentLoopOutput:

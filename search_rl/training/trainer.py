@@ -127,19 +127,20 @@ class SearchSteps(DevSteps):
         found = self._read_episodes(batch)
         self._episodes += found
         self._check_episodes()
-        is_kept = self._chosen(found.rollouts)
+        is_kept = self._chosen(found.rollouts, batch.keys)
         left_out = [key for key, kept in zip(batch.keys, is_kept, strict=True) if not kept]
         if left_out:
             tq.kv_clear(keys=left_out, partition_id=batch.partition_id)
             batch = batch.select_keys([key for key in batch.keys if key not in set(left_out)])
         return super()._balance_batch(batch, *arguments, **options)
 
-    def _chosen(self, rollouts: Sequence[Rollout]) -> list[bool]:
+    def _chosen(self, rollouts: Sequence[Rollout], keys: Sequence[str]) -> list[bool]:
         count = self._settings["trained_samples"]
         if count is None:
             return [not rollout.is_void for rollout in rollouts]
         groups = [None if rollout.is_void else rollout.group_id for rollout in rollouts]
-        return most_varied([rollout.reward.total for rollout in rollouts], groups, count)
+        siblings = [int(key.rsplit("_", 2)[1]) for key in keys]  # verl's keys are group_sibling_part
+        return most_varied([rollout.reward.total for rollout in rollouts], groups, siblings, count)
 
     def _check_episodes(self) -> None:
         """Raises RetrieverOutage or TrainingError for a step that must not be trained on; nothing done so far is lost
