@@ -46,7 +46,7 @@ ON_DEMAND = {
     "rloo, two mini-batches": ("algorithm.name=rloo", "optimizer.mini_batch_prompts=2"),
     "grpo, half of the siblings": (
         *("rollout.samples_per_prompt=4", "algorithm.trained_samples=2", "optimizer.mini_batch_prompts=2"),
-        *(KL, "algorithm.dynamic_sampling=true"),
+        "algorithm.dynamic_sampling=true",
     ),
 }
 RUNS = [
