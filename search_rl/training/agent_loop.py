@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
@@ -113,12 +114,13 @@ class SearchAgentLoop(AgentLoopBase):
         """The trajectory of one sibling. A void episode comes back with an empty mask: no loss, no statistics.
 
         One that raises (a dead engine, a fault of ours) ends the run: verl would train on what is left of
-        its group. The driver knows why before verl knows that.
+        its group. The driver knows why before verl knows that, and this worker's log has the traceback.
         """
         try:
             return await self._run_episode(sampling_params, row)
         except Exception as error:
             reason = str(error) if isinstance(error, SearchRLError) else f"{type(error).__name__}: {_last_line(error)}"
+            traceback.print_exc()
             await monitor.fail(f"an episode of question {row.get('id')} failed: {reason}")
             raise
 

@@ -245,7 +245,7 @@ def watch(
             _finish(finished, folder, pulse.failure)
             return
         if pulse.failure:
-            raise TrainingError(pulse.failure + _root_cause(folder))
+            raise TrainingError(_told(pulse.failure, folder))
         if pulse.is_silent:
             raise TrainingError(
                 f"no sign of life for {pulse.age_seconds:.0f} s in stage {pulse.stage!r} "
@@ -254,21 +254,31 @@ def watch(
             )
 
 
-def _root_cause(folder: RunFolder) -> str:
-    """What the workers on this node printed about it, kept in error.log: an engine tells its reason nowhere else."""
+def _told(failure: str, folder: RunFolder) -> str:
+    """The failure that a worker told, what else the logs know, and where to go on."""
+    last = folder.last_step
+    kept = "" if last is None else f"; step {last} is saved, go on with --resume"
+    return f"{failure}{_root_cause(folder, known=failure)}{kept}"
+
+
+def _root_cause(folder: RunFolder, *, known: str = "") -> str:
+    """What the workers on this node printed about it, kept in error.log: an engine tells its reason nowhere else.
+    Nothing where that is in `known` already."""
     import ray
 
     logs = Path(ray.nodes()[0]["ObjectStoreSocketName"]).parent.parent / "logs"
     texts = [path.read_text(errors="replace") for path in sorted(logs.glob("worker-*")) if path.stat().st_size]
     (folder.root / "error.log").write_text("\n".join(texts))
-    cause = first_error("\n".join(texts))
+    cause = first_error("\n".join(texts), known=known)
     return f": {cause} (worker logs in {folder.root / 'error.log'})" if cause else ""
 
 
-def first_error(log: str) -> str:
-    """The first error line of a log that is no echo of another process's failure, empty when there is none."""
+def first_error(log: str, *, known: str = "") -> str:
+    """The first error line of a log that is no echo of another process's failure and not `known`, empty when there is
+    none."""
     lines = (match[0] for match in ERROR_LINE.finditer(log))
-    return next((line[:300] for line in lines if not line.startswith(ECHOES)), "")
+    new = (line for line in lines if not line.startswith(ECHOES) and line.partition(": ")[2] not in known)
+    return next(new, "")[:300]
 
 
 def _finish(finished: Any, folder: RunFolder, failure: str | None) -> None:
@@ -279,7 +289,7 @@ def _finish(finished: Any, folder: RunFolder, failure: str | None) -> None:
         ray.get(finished)
     except ray.exceptions.RayError as error:
         if failure:
-            raise TrainingError(failure + _root_cause(folder)) from error
+            raise TrainingError(_told(failure, folder)) from error
         (folder.root / "error.log").write_text(str(error))
         cause = getattr(error, "cause", None)
         if isinstance(cause, SearchRLError):

@@ -14,6 +14,7 @@ one memory, and Ray's and verl's own processes are in it too.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -108,7 +109,7 @@ def plan(config: Config, shape: ModelShape, *, memory_bytes: int | None = None, 
         memory_bytes,
         episodes,
         episodes * config.agent.max_model_tokens,
-        None if measured is None else _steps_per_hour(measured, episodes),
+        None if measured is None else _steps_per_hour(measured, config, episodes),
     )
 
 
@@ -201,18 +202,18 @@ def _engine(config: Config, shape: ModelShape, device_bytes: int | None) -> Dema
     return Demand("vLLM's share", share, "rollout.gpu_memory_share")
 
 
-def _steps_per_hour(folder: Path, episodes: int) -> float:
+def _steps_per_hour(folder: Path, config: Config, episodes: int) -> float:
     """From the median step of a run, taking the time of a step as proportional to its episodes."""
     rows = read_metrics(folder / "metrics.jsonl")
     if not rows:
         raise ConfigError(f"no metrics in {folder}: --measured takes the folder of a run that did a step")
-    sizes = _episodes_of(folder)
-    return 3600.0 / (median(float(row["timing_s/step"]) for row in rows) * episodes / sizes)
-
-
-def _episodes_of(folder: Path) -> int:
-    import json
-
     measured: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    kept, wanted = measured["algorithm"].get("trained_samples"), config.algorithm.trained_samples
+    if kept != wanted:
+        raise ConfigError(
+            f"{folder} trained on algorithm.trained_samples={kept}, this config on {wanted}, and an update takes "
+            f"other time there: give --measured the folder of a run like this one"
+        )
     rollout = measured["rollout"]
-    return int(rollout["prompts_per_step"] * rollout["samples_per_prompt"])
+    sizes = int(rollout["prompts_per_step"] * rollout["samples_per_prompt"])
+    return 3600.0 / (median(float(row["timing_s/step"]) for row in rows) * episodes / sizes)

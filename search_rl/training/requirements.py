@@ -13,7 +13,7 @@ from search_rl.errors import ConfigError
 def check_requirements(config: Config) -> None:
     """Raises ConfigError with the first key that does not fit another, and what would."""
     check_sampling(top_p=config.rollout.top_p)
-    for faults in (_algorithm_faults, _correction_faults, _mode_faults, _trained_samples_faults):
+    for faults in (_algorithm_faults, _correction_faults, _mode_faults, _trained_samples_faults, _update_faults):
         for fault in faults(config):
             raise ConfigError(fault)
 
@@ -74,6 +74,18 @@ def _trained_samples_faults(config: Config) -> Iterator[str]:
         yield (
             f"{key}: verl counts an update in whole groups, so optimizer.mini_batch_prompts={mini.mini_batch_prompts} "
             f"times {kept} must be a multiple of rollout.samples_per_prompt={samples}"
+        )
+
+
+def _update_faults(config: Config) -> Iterator[str]:
+    """verl asserts this at the first update, after the first rollouts."""
+    samples = config.algorithm.trained_samples or config.rollout.samples_per_prompt
+    rows, hardware = config.optimizer.mini_batch_prompts * samples, config.hardware
+    num_devices = hardware.nodes * hardware.gpus_per_node
+    if rows % num_devices:
+        yield (
+            f"optimizer.mini_batch_prompts={config.optimizer.mini_batch_prompts} times {samples} samples are {rows} "
+            f"episodes, which {num_devices} devices cannot share evenly: make it a multiple"
         )
 
 

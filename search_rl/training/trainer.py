@@ -45,7 +45,7 @@ from search_rl.types import Rollout
 
 POLL_SECONDS = 0.2
 CHECKED_EPISODES = 16
-"""Episodes of each worker whose log-probs are checked at the first step; on a CPU all of them cost a third of it."""
+"""Episodes of each worker whose log-probs are checked at the first step: a forward pass, which is long on a CPU."""
 UPDATE_PATIENCE_SECONDS = 1800.0
 """How long an update or a checkpoint may take where no engine of ours beats in between (GPUs)."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_EXACT_MATCH_KEYS = ("reward/exact_match", "reward/total")
+_EXACT_MATCH_KEYS = ("reward/exact_match", "reward/total", "critic/score/mean")
 _SEARCHES_KEYS = ("agent/searches_per_question",)
 _TRAIN_COLOUR = "#1f5fa8"
 _LEVEL_COLOURS = ("#8a8a8a", "#b36b00", "#2e8b57", "#8e4585")

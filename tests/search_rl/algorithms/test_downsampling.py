@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, compress
 from statistics import pvariance
 
 from hypothesis import given
@@ -14,13 +14,7 @@ from search_rl.algorithms.downsampling import most_varied
 @given(st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=8), st.integers(1, 8))
 def test_no_other_subset_varies_more(rewards: list[float], count: int) -> None:
     """Would catch a choice of the best answers alone, whose rewards are equal, and one of the wrong size."""
-    kept = [
-        reward
-        for reward, is_kept in zip(
-            rewards, most_varied(rewards, ["q"] * len(rewards), range(len(rewards)), count), strict=True
-        )
-        if is_kept
-    ]
+    kept = list(compress(rewards, most_varied(rewards, ["q"] * len(rewards), range(len(rewards)), count)))
     size = min(count, len(rewards))
     assert len(kept) == size
     assert pvariance(kept) >= max(pvariance(subset) for subset in combinations(rewards, size)) - 1e-12

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -69,15 +70,28 @@ class Workspace:
         command = _search_rl("serve", "--index", str(self.folder / "index"), "--port", str(port))
         with subprocess.Popen(command) as service:
             try:
-                _await(lambda: _is_healthy(f"http://127.0.0.1:{port}"), START_SECONDS, "the service is healthy")
+
+                def is_up() -> bool:
+                    assert service.poll() is None, "the service ended by itself"
+                    return _is_healthy(f"http://127.0.0.1:{port}")
+
+                _await(is_up, START_SECONDS, "the service is healthy")
                 yield service
             finally:
                 service.kill()
 
-    def start_training(self, *arguments: str) -> subprocess.Popen[str]:
-        """`search-rl train` in a session of its own."""
+    @contextmanager
+    def start_training(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """`search-rl train` in a session of its own, which a failed assertion ends."""
         command = _search_rl("train", str(self.config), "--set", f"run.name={self.name}", *arguments)
-        return subprocess.Popen(command, cwd=self.folder, start_new_session=True, stderr=subprocess.PIPE, text=True)
+        with subprocess.Popen(
+            command, cwd=self.folder, start_new_session=True, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def await_in(
         self, process: subprocess.Popen[str], condition: Callable[[], bool], what: str

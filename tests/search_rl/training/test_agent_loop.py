@@ -94,8 +94,10 @@ def test_each_turn_of_each_sibling_has_its_own_seed_and_a_resumed_run_the_same(s
     assert len(set(first)) == (4 if seed else 1)
 
 
-def test_episode_that_raises_is_told_before_verl_hears_of_it(codec: ByteCodec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch a group that goes on with the siblings that are left, after a reward of one's own raised."""
+def test_episode_that_raises_is_told_before_verl_hears_of_it(
+    codec: ByteCodec, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Would catch a group that goes on with the siblings that are left after one failed, and a lost traceback."""
     from search_rl.training import agent_loop, monitor
 
     told: list[str] = []
@@ -112,4 +114,5 @@ def test_episode_that_raises_is_told_before_verl_hears_of_it(codec: ByteCodec, m
     row = {"id": "q7", "question": "?", "golden_answers": ["x"], "data_source": "toy"}
     with pytest.raises(ZeroDivisionError):
         asyncio.run(loop.run({}, **row))
+    assert "Traceback" in capfd.readouterr().err
     assert told == ["an episode of question q7 failed: ZeroDivisionError: division by zero"]

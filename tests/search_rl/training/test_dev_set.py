@@ -39,7 +39,7 @@ def test_dev_score_is_over_all_rows() -> None:
 
 @pytest.mark.parametrize(("scores", "lost"), [({}, 3), ({"exact_match": [1.0, 0.0, None], "void": [0, 0, None]}, 1)])
 def test_dev_episodes_that_raised_are_no_wrong_answers(scores: Any, lost: int) -> None:
-    """A reward that raised for every dev question read `dev exact match 0.000`, and the run went on."""
+    """Dev episodes that all raised read `dev exact match 0.000`, and the run went on."""
     with pytest.raises(TrainingError, match=f"{lost} of 3 dev questions could not be asked"):
         dev_result(40, 3, scores)
 

@@ -98,6 +98,8 @@ def test_first_error_is_the_cause_and_not_its_echo() -> None:
     """
     assert first_error(log) == "RuntimeError: Unsupported CPU attention configuration: head_dim=16"
     assert first_error("all is well") == ""
+    log = "ValueError: what the worker told\nRuntimeError: out of memory"
+    assert first_error(log, known="an episode failed: what the worker told") == "RuntimeError: out of memory"
 
 
 def test_separate_pools_get_past_a_notice_that_verl_writes_wrongly() -> None:

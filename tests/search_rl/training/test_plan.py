@@ -123,10 +123,16 @@ def test_trainer_state_by_hand(tmp_path: Path) -> None:
 def test_steps_an_hour_come_from_a_measured_run(tmp_path: Path) -> None:
     """A rate that is made up, or that forgets that the planned step is larger."""
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"timing_s/step": {seconds}}}\n' for seconds in (90, 30, 36)))
-    (tmp_path / "config.json").write_text('{"rollout": {"prompts_per_step": 8, "samples_per_prompt": 4}}')
+    measured = {
+        "rollout": {"prompts_per_step": 8, "samples_per_prompt": 4},
+        "algorithm": {"trained_samples": 4},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(measured))
     shape = ModelShape(134_515_008, 30, 576, 49152, 23040)
     made = plan(config_of("demo.yaml"), shape, measured=tmp_path)
     assert made.steps_per_hour == pytest.approx(3600 / (36 * 64 / 32))
+    with pytest.raises(ConfigError, match="trained_samples=4, this config on 2, and an update takes other time"):
+        plan(config_of("demo.yaml", "algorithm.trained_samples=2"), shape, measured=tmp_path)
     with pytest.raises(ConfigError, match="no metrics in"):
         plan(config_of("demo.yaml"), shape, measured=tmp_path / "none")
 

@@ -50,6 +50,7 @@ def test_every_algorithm_runs_on_every_config_of_the_project(path: Path, name: s
             ["algorithm.trained_samples=3", "optimizer.mini_batch_prompts=4"],
             "optimizer.mini_batch_prompts=4 times 3",
         ),
+        (GPU, ["hardware.nodes=3"], "1280 episodes, which 24 devices cannot share evenly"),
         (GPU, [*SEPARATE, *POOL, "algorithm.trained_samples=2"], "draws its updates by whole groups"),
         (CPU, ["rollout.top_p=0.95"], "rollout.top_p=0.95 leaves out tokens"),
     ],

@@ -84,10 +84,10 @@ def resumption(killed_in_step_four: Any) -> Resumption:
     with run.start_training("--resume", *asking, *endless) as process:
         reader = Thread(target=lambda: errors.extend(process.stderr), daemon=True)
         reader.start()
-        run.await_in(process, lambda: steps(run) == [1, 2], "the step before the damage")
-        tree = run.await_in(process, lambda: steps(run) == [1, 2, 3], "step 3 again")
+        tree = run.await_in(process, lambda: steps(run) == [1, 2], "the step before the damage")
         engines = [child for child in tree if "EngineCore" in child.name() or "EngineCore" in " ".join(child.cmdline())]
         assert engines, [child.name() for child in tree]
+        run.await_in(process, lambda: steps(run) == [1, 2, 3], "step 3 again")
         for engine in engines:
             engine.kill()
         killed_at = time.monotonic()
@@ -107,7 +107,9 @@ def resumed(killed_in_step_four: Any, resumption: Resumption) -> Any:
 def test_dead_engine_is_an_error_within_two_minutes(resumed: Any, resumption: Resumption) -> None:
     """Would catch a run that waits on an engine that is gone (or that leaves processes behind: in the fixture)."""
     assert resumption.returncode == 2
-    assert "engine" in resumption.error.strip().splitlines()[-1].lower(), resumption.error
+    last_line = resumption.error.strip().splitlines()[-1]
+    assert "failed: the rollout engine failed: " in last_line, resumption.error
+    assert last_line.endswith("; step 3 is saved, go on with --resume")
     assert resumption.seconds_to_end < ENGINE_PATIENCE_SECONDS
     assert resumed.run_folder.last_step == 3
 

@@ -33,7 +33,7 @@ def test_spread_labels_keep_order_and_distance(heights: list[float]) -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [ROWS, [], ROWS[:1], [{"step": 1, "reward/total": 0.5}, {"step": 2}]],
+    [ROWS, [], ROWS[:1], [{"step": 1, "critic/score/mean": 0.5}, {"step": 2}]],
     ids=["steps", "no steps", "one step", "verl names"],
 )
 def test_a_picture_is_written(rows: list[dict[str, float]], tmp_path: Path) -> None:
