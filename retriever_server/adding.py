@@ -19,11 +19,12 @@ from retriever_server.parts import (
     build_bm25_part,
     dense_part,
     encode_shards,
+    estimated_bm25_bytes,
     estimated_text_bytes,
     write_new_manifest,
 )
 from retriever_server.shards import ShardKey
-from retriever_server.store import PassageStore, write_passages
+from retriever_server.store import PASSAGES_FILE, PassageStore, write_passages
 from retriever_server.workspace import building_folder, check_disk, place_of_old, take_place
 
 
@@ -82,7 +83,9 @@ def _grow_dense(
     encoder = load_encoder(part.encoder.name)
     check_encoder(encoder, part, open_dense(index, manifest), PassageStore(index))
     key = ShardKey(digest, encoder.spec, (manifest.num_passages, len(store)))
-    shards = encode_shards(store, key, folder, encoder, index_bytes=manifest.files[INDEX_FILE].num_bytes, told=told)
+    bm25_bytes = estimated_bm25_bytes((folder / PASSAGES_FILE).stat().st_size) if manifest.bm25 is not None else 0
+    later_bytes = manifest.files[INDEX_FILE].num_bytes * len(store) // manifest.num_passages + bm25_bytes
+    shards = encode_shards(store, key, folder, encoder, later_bytes=later_bytes, told=told)
     vectors = open_vectors(index / INDEX_FILE, manifest.num_passages, encoder.spec.dimension, in_memory=True)
     grown = add_vectors(vectors, shards, folder / INDEX_FILE, notice=told.notice)
     return dense_part(store, grown, encoder, kind=part.kind, reason=part.kind_reason, factory=part.factory)

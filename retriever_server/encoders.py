@@ -27,7 +27,8 @@ class EncoderSpec:
 
     `name` is a hub id, an absolute folder, or `all-MiniLM-L6-v2` for the embedded default; `revision` the hub's commit,
     or `sha256:` and the digest of the weights in a folder. Texts longer than `max_length_tokens` are cut by the
-    model's tokenizer. `dtype` is what the model computed in; another one finds the same, and is no difference.
+    model's tokenizer. `backend` computes the model, in sentence-transformers' words. `dtype` is what it computed in;
+    another one finds the same, and is no difference.
     """
 
     name: str
@@ -38,6 +39,8 @@ class EncoderSpec:
     pooling: str = ""
     revision: str = ""
     dtype: str = field(default="float32", compare=False)
+    # Manifests of before there was a choice name none.
+    backend: str = "torch"
 
 
 class Encoder(Protocol):
@@ -108,6 +111,7 @@ class SentenceEncoder:
             pooling=_pooling(self._model),
             revision=_revision(self._model, Path(self.location)),
             dtype=str(next(self._model.parameters()).dtype).removeprefix("torch."),
+            backend=str(self._model.get_backend()),
         )
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:

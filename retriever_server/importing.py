@@ -17,7 +17,14 @@ from retriever_server.dense import INDEX_FILE, DenseIndex, open_vectors
 from retriever_server.encoders import Encoder, passage_text
 from retriever_server.errors import IndexFolderError
 from retriever_server.manifest import Manifest
-from retriever_server.parts import Told, build_bm25_part, dense_part, estimated_text_bytes, write_new_manifest
+from retriever_server.parts import (
+    Told,
+    build_bm25_part,
+    dense_part,
+    estimated_bm25_bytes,
+    estimated_text_bytes,
+    write_new_manifest,
+)
 from retriever_server.schema import Passage
 from retriever_server.store import PassageStore, write_passages
 from retriever_server.workspace import building_folder, check_disk, take_place
@@ -52,7 +59,9 @@ def import_index(
     told = Told(progress, notice)
     report = CorpusReport()
     with building_folder(out) as folder:
-        check_disk(folder, _num_bytes(vector_files) + estimated_text_bytes(corpus), "vectors and passages")
+        text_bytes = estimated_text_bytes(corpus)
+        bm25_bytes = estimated_bm25_bytes(text_bytes) if with_bm25 else 0
+        check_disk(folder, _num_bytes(vector_files) + text_bytes + bm25_bytes, "the index and its passages")
         path = folder / INDEX_FILE
         _join(vector_files, path, told)
         told.notice("reading the corpus")

@@ -16,6 +16,7 @@ from retriever_server.parts import (
     build_bm25_part,
     dense_part,
     encode_shards,
+    estimated_bm25_bytes,
     estimated_text_bytes,
     write_new_manifest,
 )
@@ -57,7 +58,9 @@ def build_index(
             raise IndexFolderError(f"{corpus}: no passages, nothing to index ({report.summary})")
         store = PassageStore(folder)
         told.total = len(store) * ((encoder is not None) + with_bm25)
-        dense = _build_dense(store, digest, folder, encoder, kind=kind, told=told) if encoder is not None else None
+        dense = None
+        if encoder is not None:
+            dense = _build_dense(store, digest, folder, encoder, kind=kind, with_bm25=with_bm25, told=told)
         bm25 = build_bm25_part(store, folder, told) if with_bm25 else None
         manifest = write_new_manifest(
             folder, len(store), digest, dense=dense, bm25=bm25, num_skipped=report.num_skipped
@@ -79,13 +82,14 @@ def open_passages(folder: Path) -> tuple[PassageStore, Manifest]:
 
 
 def _build_dense(
-    store: PassageStore, digest: str, folder: Path, encoder: Encoder, *, kind: str, told: Told
+    store: PassageStore, digest: str, folder: Path, encoder: Encoder, *, kind: str, with_bm25: bool, told: Told
 ) -> DensePart:
     spec = encoder.spec
     kind, reason = choose_kind(kind, len(store), spec.dimension)
     factory = factory_string(kind, len(store), spec.dimension)
     key = ShardKey(digest, spec, (0, len(store)))
-    index_bytes = estimated_bytes(kind, len(store), spec.dimension)
-    shards = encode_shards(store, key, folder, encoder, index_bytes=index_bytes, told=told)
+    bm25_bytes = estimated_bm25_bytes((folder / PASSAGES_FILE).stat().st_size) if with_bm25 else 0
+    later_bytes = estimated_bytes(kind, len(store), spec.dimension) + bm25_bytes
+    shards = encode_shards(store, key, folder, encoder, later_bytes=later_bytes, told=told)
     index = build_vectors(factory, shards, spec, folder / INDEX_FILE, notice=told.notice)
     return dense_part(store, index, encoder, kind=kind, reason=reason, factory=factory)

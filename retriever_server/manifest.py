@@ -37,7 +37,7 @@ class DensePart:
     kind_reason: str
     factory: str
     metric: Literal["inner_product"]
-    is_normalised: bool
+    is_normalised: Literal[True]
     encoder: EncoderSpec
     canaries: tuple[Canary, ...]
 
@@ -130,7 +130,10 @@ def read_manifest(folder: Path) -> Manifest:
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"])
-        raise IndexFolderError(f"{folder}: bad {MANIFEST_FILE} ({where}: {fault['msg']}); build it again") from error
+        found = f", not {fault['input']!r}" if fault["type"] == "literal_error" else ""
+        raise IndexFolderError(
+            f"{folder}: bad {MANIFEST_FILE} ({where}: {fault['msg']}{found}); build it again"
+        ) from error
     for name, record in manifest.files.items():
         _check_file(folder / name, record)
     return manifest

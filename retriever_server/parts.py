@@ -46,15 +46,18 @@ class Told:
 
 
 def encode_shards(
-    store: PassageStore, key: ShardKey, folder: Path, encoder: Encoder, *, index_bytes: int, told: Told
+    store: PassageStore, key: ShardKey, folder: Path, encoder: Encoder, *, later_bytes: int, told: Told
 ) -> VectorShards:
-    """The shards, all encoded, of the rows of `key`, after the disk was found to hold them and the index as well."""
+    """The shards, all encoded, of the rows of `key`, after the disk was found to hold them and what is written later.
+
+    `later_bytes` are those of the index, and of BM25 weights that are to be built after it.
+    """
     shards = VectorShards(folder / SHARDS_FOLDER, key, notice=told.notice)
     num_encoded = shards.count_encoded()
     if num_encoded:
         told.notice(f"{num_encoded:,} of {shards.num_rows:,} passages were encoded before")
     missing_bytes = (shards.num_rows - num_encoded) * encoder.spec.dimension * 4
-    check_disk(folder, missing_bytes + index_bytes, "the vectors")
+    check_disk(folder, missing_bytes + later_bytes, "the vectors and what is made of them")
     shards.encode_missing(encoder, lambda rows: [passage_text(passage) for passage in store.read(rows)], told.add)
     return shards
 
@@ -71,7 +74,7 @@ def build_bm25_part(store: PassageStore, folder: Path, told: Told) -> BM25Part:
     """The BM25 part, after its weights were written."""
     from retriever_server.bm25 import BM25_FOLDER, TERMS, NoTermsError, build_bm25
 
-    check_disk(folder, 2 * (folder / PASSAGES_FILE).stat().st_size, "the BM25 weights")
+    check_disk(folder, estimated_bm25_bytes((folder / PASSAGES_FILE).stat().st_size), "the BM25 weights")
     try:
         index = build_bm25(map(passage_text, store), folder / BM25_FOLDER, progress=told.add)
     except NoTermsError as error:
@@ -110,6 +113,11 @@ def estimated_text_bytes(corpus: Path) -> int:
     if not corpus.is_file() or not corpus.name.lower().endswith(CORPUS_SUFFIXES):
         return 0
     return int(corpus.stat().st_size * _EXPANSION.get(corpus.suffix.lower(), 1))
+
+
+def estimated_bm25_bytes(passages_bytes: int) -> int:
+    """Of the BM25 weights on disk, roughly, from the bytes of the stored passages."""
+    return 2 * passages_bytes
 
 
 def _versions() -> dict[str, str]:

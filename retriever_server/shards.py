@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from retriever_server.encoders import Encoder, EncoderSpec
 from retriever_server.errors import IndexFolderError
@@ -94,14 +95,12 @@ class VectorShards:
     def _difference(self) -> str:
         """Why the shards that are there are of no use; empty when they are."""
         try:
-            found = orjson.loads((self._folder / _KEY_FILE).read_bytes())
-        except (OSError, orjson.JSONDecodeError):
+            found = asdict(TypeAdapter(ShardKey).validate_json((self._folder / _KEY_FILE).read_bytes()))
+        except (OSError, ValidationError):
             return "what was encoded before is not known"
-        ours = orjson.loads(orjson.dumps(asdict(self._key)))
-        if not isinstance(found, dict):
-            return "what was encoded before is not known"
+        ours = asdict(self._key)
         changed = {"corpus_sha256": "the corpus", "rows": "the number of passages", "encoder": "the encoder"}
-        named = [name for field, name in changed.items() if found.get(field) != ours[field]]
+        named = [name for field, name in changed.items() if found[field] != ours[field]]
         return f"{' and '.join(named)} changed since" if named else ""
 
 

@@ -69,7 +69,8 @@ def main(arguments: list[str]) -> None:
         encoder: Encoder = StoredVectors(dense.encoder, EncodedQueries.load(Path(arguments[1])))
     else:
         encoder = SentenceEncoder(dense.encoder.name)
-    config = uvicorn.Config(reference_app(index, documents, encoder), log_level="warning", access_log=False)
+    # Port 0 is a free one: at uvicorn's own, 8000, a service may be running.
+    config = uvicorn.Config(reference_app(index, documents, encoder), port=0, log_level="warning", access_log=False)
     with config.bind_socket() as listener:
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         uvicorn.Server(config).run(sockets=[listener])

@@ -36,7 +36,7 @@ class SyntheticEncoder:
     """A vector drawn from a seed that is the text's checksum: equal texts are near, all others are not."""
 
     def __init__(self, dimension: int) -> None:
-        self.spec = EncoderSpec(SYNTHETIC_ENCODER, "", "", dimension, max_length_tokens=_PASSAGE_WORDS)
+        self.spec = EncoderSpec(SYNTHETIC_ENCODER, "", "", dimension, max_length_tokens=_PASSAGE_WORDS, backend="numpy")
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """See Encoder."""

@@ -171,11 +171,16 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.")],
     top_k: Annotated[int, typer.Option(min=1, help="Passages to show.")] = 3,
     retriever: Annotated[RetrieverName, typer.Option(help="How to search.")] = "dense",
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Print the best passages for a query."""
+    from functools import partial
+
+    from retriever_server.encoders import SentenceEncoder
     from retriever_server.opening import open_retriever
 
-    opened, _ = open_retriever(folder, retriever)
+    load_encoder = partial(SentenceEncoder, trust_remote_code=trust_remote_code)
+    opened, _ = open_retriever(folder, retriever, load_encoder=load_encoder)
     (hits,) = opened.search([query], top_k=top_k)
     for rank, hit in enumerate(hits, start=1):
         typer.echo(f"{rank}. {hit.score:.4f} [{hit.passage.id}] {hit.passage.title}\n   {hit.passage.text}")
@@ -196,10 +201,13 @@ def evaluate(
     profile: options.Profile = options.DEFAULT_PROFILE,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions, the first.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")] = False,
+    trust_remote_code: _TRUST = False,
 ) -> None:
     """Measure what an index finds: recall against exact search, answers and evidence among the best k, queries/s."""
     import json
+    from functools import partial
 
+    from retriever_server.encoders import SentenceEncoder
     from retriever_server.recall import answer_all
     from search_rl.datasets.questions import read_questions
     from search_rl.evaluation import retrieval_quality as report
@@ -216,6 +224,7 @@ def evaluate(
             report.top_ks(top_k),
             with_recall=recall and retriever == "dense",
             exact_folder=exact,
+            load_encoder=partial(SentenceEncoder, trust_remote_code=trust_remote_code),
             progress=progress,
         )
     quality = report.retrieval_quality(asked, found.answers, scorer, top_k, recalls=found.recalls)

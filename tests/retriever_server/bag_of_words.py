@@ -32,7 +32,7 @@ class BagOfWordsEncoder:
     """Counts words in 256 hashed buckets; `flipped` makes another model of the same name and shape."""
 
     def __init__(self, *, flipped: bool = False, dimension: int = 256) -> None:
-        self.spec = EncoderSpec(NAME, "", "", dimension, max_length_tokens=64)
+        self.spec = EncoderSpec(NAME, "", "", dimension, max_length_tokens=64, backend="numpy")
         self._salt = b"flipped " if flipped else b""
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -78,6 +78,6 @@ if __name__ == "__main__":
         ServiceSettings(retriever=name, log_requests="--log-json" in sys.argv),
         port=int(sys.argv[2]),
         workers=2 if "--two-workers" in sys.argv else 1,
-        cluster=ClusterPlan(num_shards=2) if "--ray" in sys.argv else None,
+        cluster=ClusterPlan(num_shards=2, num_replicas=2) if "--ray" in sys.argv else None,
         load_encoder=load_encoder,
     )

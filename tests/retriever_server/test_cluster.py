@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -18,9 +19,11 @@ from tests.retriever_server.test_remote import QUERIES
 
 
 @pytest.mark.engine
-def test_two_shards_answer_as_the_whole_and_leave_nothing_behind(planets_folder: Path, planets_app: FastAPI) -> None:
-    """Would catch local rows, ties in the order of the shards, an answer without a shard that is gone, and processes
-    of Ray's that outlive the service."""
+def test_two_shards_of_two_replicas_answer_as_the_whole_and_leave_nothing_behind(
+    planets_folder: Path, planets_app: FastAPI
+) -> None:
+    """Would catch local rows, ties in the order of the shards, answers of batches that are under way together and get
+    mixed up, an answer without a shard that is gone, and processes of Ray's that outlive the service."""
     body = {"queries": QUERIES, "topk": 5, "return_scores": True}
     expected = post(planets_app, body)[0].json()
     with running(planets_folder, "--ray") as process:
@@ -29,8 +32,17 @@ def test_two_shards_answer_as_the_whole_and_leave_nothing_behind(planets_folder:
         url = line_with("ready: ", process).split()[1]
         assert httpx.post(url, json=body, timeout=60).json() == expected
 
-        (shard,) = (child for child in children_of(process.pid) if is_replica_of("shard-1", child))
-        os.kill(shard.pid, signal.SIGKILL)
+        singles = [{**body, "queries": [f"{query} {number}"]} for number in range(6) for query in QUERIES]
+        with ThreadPoolExecutor(8) as clients:
+            answers = [
+                answer.json() for answer in clients.map(lambda one: httpx.post(url, json=one, timeout=60), singles)
+            ]
+        assert answers == [answer.json() for answer in post(planets_app, *singles)]
+
+        shards = [child for child in children_of(process.pid) if is_replica_of("shard-1", child)]
+        assert len(shards) == 2
+        for shard in shards:
+            os.kill(shard.pid, signal.SIGKILL)
         statuses: list[int] = []
         deadline = time.monotonic() + 60
         while not statuses or statuses[-1] != 200:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +14,31 @@ from schemathesis import Case
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import negative_data_rejection
 
-from retriever_server.app import create_app
-from tests.retriever_server.conftest import EchoRetriever
+from retriever_server.app import create_app, service_of
+from retriever_server.opening import open_retriever
+from retriever_server.service import Opened
+from tests.retriever_server.bag_of_words import load_encoder
 
 # A 503 may be right, and values are read as leniently as the reference server reads them (1 is true).
 _DELIBERATE: list[Any] = [not_a_server_error, negative_data_rejection]
+_folders: list[Path] = []
+
+
+def open_index() -> Opened:
+    """The flat index on disk, anew with each reload."""
+    return open_retriever(_folders[0], load_encoder=load_encoder)
+
+
 # With everything that it can have, but a token.
-schema = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(EchoRetriever(), open_again=lambda: (EchoRetriever(), None))
-)
+service = create_app(None, open_again=open_index)
+schema = schemathesis.openapi.from_asgi("/openapi.json", service)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served_index(planets_folder: Path) -> None:
+    """What is described is known before there is an index; what is asked is answered from one."""
+    _folders.append(planets_folder)
+    service_of(service).attach(*open_index())
 
 
 @schema.parametrize()

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import faiss
+import httpx
 import orjson
 import pytest
 import uvicorn
@@ -115,6 +120,54 @@ def test_both_servers_find_the_same(tmp_path: Path) -> None:
     assert [[len(hits) for hits in answers] for answers in found] == [[4] * 5] * 2
     scores = [[hit["score"] for hits in answers for hit in hits] for answers in found]
     assert scores[0] == pytest.approx(scores[1], abs=2e-6)
+
+
+THRESHOLDS = """
+import sys, threading, faiss
+untouched = faiss.cvar.distance_compute_blas_threshold
+from retriever_server.bench import reference
+
+def tell():
+    sys.stdin.readline()  # By then a query was answered.
+    served_with = faiss.cvar.distance_compute_blas_threshold
+    import retriever_server.dense
+    print(untouched, served_with, faiss.cvar.distance_compute_blas_threshold, flush=True)
+
+threading.Thread(target=tell, daemon=True).start()
+reference.main(sys.argv[1:])
+"""
+
+
+@contextmanager
+def taken_port(port: int) -> Iterator[None]:
+    """A port at which somebody listens, we or another."""
+    with socket.socket() as listener:
+        with suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+        yield
+
+
+def test_the_reference_searches_with_thresholds_of_faiss_beside_a_service(tmp_path: Path) -> None:
+    """One import of our index would make the plain server as fast as ours. And it ended where port 8000 was taken: the
+    port of a service that runs."""
+    write_synthetic_index(tmp_path / "index", num_passages=200, dimension=16)
+    queries = synthetic_queries(3)
+    encode_all(queries, SyntheticEncoder(16)).save(tmp_path / "queries.npz")
+    command = [sys.executable, "-c", THRESHOLDS, str(tmp_path / "index"), str(tmp_path / "queries.npz")]
+    pipe = subprocess.PIPE
+    with taken_port(8000), subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            address = process.stdout.readline().strip()
+            answered = httpx.post(f"{address}/retrieve", json={"queries": queries, "topk": 4}, timeout=20).json()
+            assert [len(hits) for hits in answered["result"]] == [4, 4, 4]
+            process.stdin.write("\n")
+            process.stdin.flush()
+            untouched, served_with, ours = process.stdout.readline().split()
+            assert served_with == untouched != ours == "1"
+        finally:
+            process.kill()
 
 
 def test_a_synthetic_index_is_the_same_each_time(tmp_path: Path) -> None:
