@@ -32,8 +32,8 @@ def score(
 ) -> None:
     """Score predictions, row by row and in the mean: exact match, F1, cover match.
 
-    A row holds a prediction and its accepted answers, so none can be extra; a prediction that is absent or null counts 0
-    and is told first. A row that cannot be used, or an id that was used before, is named and ends it, unless --skip-bad.
+    A row holds a prediction and its accepted answers, so none can be extra. A prediction that is absent or null counts
+    0 and is told first. A row that cannot be used, or an id used before, is named and ends it, unless --skip-bad.
     """
     import json
 

@@ -25,7 +25,7 @@ def suite_table(results: Sequence[SystemResult]) -> Table:
     money = ("money_per_question", "money_per_right_answer") if currency else ()
     table = new_table("system", *_HEADINGS, *((f"{currency}/q", f"{currency}/right") if currency else ()))
     labels = dict.fromkeys(result.budgets for result in results if result.budgets)
-    table.caption = f"budgets: {'; '.join(labels)}" if labels else None
+    table.caption, table.caption_justify = f"budgets: {'; '.join(labels)}" if labels else None, "left"
     # Fourteen columns in 120 characters.
     table.padding = (0, 0, 0, 1)
     for column in table.columns:

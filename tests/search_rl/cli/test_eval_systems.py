@@ -74,7 +74,7 @@ def test_a_suite_is_one_table(run_eval: Eval, tmp_path: Path) -> None:
     assert [rows[name]["evidence_found_share"] for name in ("agent", "direct", "oracle")] == [1.0, 0.0, 1.0]
     assert rows["rag"]["money_per_question"] == rows["rag"]["money_per_right_answer"] == 1.0
     assert {row["budgets"] for row in rows.values()} == {"default"}
-    assert "budgets: default\n" in result.output
+    assert "budgets: default" in [line.strip() for line in result.output.splitlines()]
     assert "EUR/q EUR/right" in " ".join(result.output.split())
     assert "direct: exact match 0.000 " in result.output
     table = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["ircot"]]

@@ -27,7 +27,7 @@ from search_rl.evaluation.protocol import MeasuringProtocol, flat
 from search_rl.evaluation.results import Result, load_result
 from search_rl.evaluation.systems import SYSTEMS, Given, Parts, Retriever, System
 from search_rl.normalisers import triviaqa
-from search_rl.profiles import SEARCH_R1, Profile, closed_word_f1, popqa_spellings
+from search_rl.profiles import SEARCH_R1, closed_word_f1, popqa_spellings
 from search_rl.types import Passage, Question
 from tests.search_rl.agent.test_episode import CODEC
 from tests.search_rl.conftest import FixedSearcher, hit
@@ -249,7 +249,7 @@ def test_only_rules_refuse(result: Result) -> None:
 
 def test_a_rule_that_one_result_lacks_refuses(result: Result) -> None:
     """A result from before a rule was written down, taken for one that was measured under it."""
-    for name in RULES:
+    for name in RULES.keys() - {"api"}:  # None without an endpoint, as in results from before it was told
         lacking = MeasuringProtocol({}, {key: value for key, value in RULES.items() if key != name}, {})
         with pytest.raises(ConfigError, match=rf"were not measured alike \({name}: .* against None"):
             compare_results(result, replace(result, protocol=lacking))

@@ -63,6 +63,6 @@ def test_without_prices_there_is_no_money(tmp_path: Path) -> None:
 def test_the_preset_of_the_budgets_is_named_below(tmp_path: Path) -> None:
     """A table of the paper's budgets beside one of ours, and nobody can tell which is which."""
     paper = measured(tmp_path, "one", "rrww", prices=None, budgets="paper, but max_turns=3")
-    assert shown(paper, replace(paper, name="two"))[-1] == "budgets: paper, but max_turns=3".split()
+    assert shown(paper, replace(paper, name="two"))[-1] == ["budgets:", "paper,", "but", "max_turns=3"]
     assert suite_row(paper)["budgets"] == "paper, but max_turns=3"
     assert shown(paper, replace(paper, budgets="default"))[-1][-1] == "default"
