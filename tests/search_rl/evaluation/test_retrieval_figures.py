@@ -132,10 +132,10 @@ def test_turn_by_turn_in_one_episode_of_two_searches() -> None:
     first, second = retrieval_figures([row], depths=(1, 2)).by_search
     assert (first.number, second.number) == (1, 2)
     assert (hits(first), hits(second)) == ({1: (0.0, 1), 2: (1.0, 1)}, {1: (0.0, 1), 2: (0.0, 1)})
-    assert recalls(first) == (approx(2 / 3), approx(2 / 3))
-    assert recalls(second) == (approx(2 / 3), approx(1.0))
+    assert recalls(first) == approx((2 / 3, 2 / 3))
+    assert recalls(second) == approx((2 / 3, 1.0))
     handed = retrieval_row(episode("Lima", *searched, evidence=needed, given=result("", "limal")), SEARCH_R1)
-    assert recalls(retrieval_figures([handed], depths=(1,)).by_search[0]) == (approx(2 / 3), approx(1.0))
+    assert recalls(retrieval_figures([handed], depths=(1,)).by_search[0]) == approx((2 / 3, 1.0))
 
 
 def test_two_queries_of_one_turn_are_two_searches() -> None:
