@@ -84,7 +84,7 @@ def get_file(
     """The card of `out`/NAME.parquet, made from a user's file. Raises DataError naming file, row and fault."""
     if Path(name).name != name:
         raise DataError(f"{name!r} cannot name a file: give another --name")
-    numbered = ((number, (number, record)) for number, record in foreign_records(path))
+    numbered = ((number, (number, record)) for number, record in foreign_records(path, mapping))
     found = usable_rows(path, numbered, lambda pair: mapping.row(pair[1], pair[0], name), skip_bad=skip_bad)
     source = Source(path.name, file_digest(path), len(found.rows), found.bad_rows)
     return _write(name, split, list(found.rows), [source], out, None)

@@ -14,14 +14,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from search_rl.cli.data import app
 from search_rl.datasets.benchmarks import benchmark_named
-from search_rl.datasets.get import get_benchmark
+from search_rl.datasets.foreign import parse_mapping
+from search_rl.datasets.get import get_benchmark, get_file
 from search_rl.datasets.questions import read_questions
 from search_rl.errors import DataError
+from search_rl.types import Question
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 BAMBOOGLE = b"".join(
@@ -132,6 +136,20 @@ def test_a_revision_that_the_hub_lacks_is_one_line(hub: tuple[str, list[str]], t
     assert got.stderr.count("\n") == 1
     assert "/resolve/nowhere/bamboogle/test.jsonl" in hub[1][-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_parquet_of_ones_own_with_columns_called_as_ours(tmp_path: Path) -> None:
+    """Columns that are large in Search-R1's files and left out there, `prompt` and `metadata`: in a file of the user's
+    own they may be the question."""
+    row = {"uid": 7, "prompt": "Who?", "answer": ["Ada", "Byron"], "metadata": {"level": "hard", "title": "Ada"}}
+    path = tmp_path / "mine.parquet"
+    pq.write_table(pa.Table.from_pylist([row]), path)
+    pairs = ["id=uid", "question=prompt", "golden_answers=answer", "kind=metadata.level"]
+    get_file(path, tmp_path / "out", mapping=parse_mapping(pairs, None), name="mine", split="test")
+    (question,) = read_questions(tmp_path / "out/mine.parquet").questions
+    assert question == Question("7", "Who?", ("Ada", "Byron"), "mine", kind="hard")
+    with pytest.raises(DataError, match=r"row 1: no 'metadata\.levle' among uid, prompt, answer, metadata"):
+        get_file(path, tmp_path, mapping=parse_mapping([*pairs, "kind=metadata.levle"], None), name="x", split="test")
 
 
 FANOUT_ROW = {"id": "a", "question": "Which?", "answer": ["Burrell", "Mulder"], "decomposition": []}
