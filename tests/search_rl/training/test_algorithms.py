@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import compress
 from math import isfinite
@@ -22,8 +21,9 @@ import pytest
 
 from search_rl.algorithms.downsampling import most_varied
 from search_rl.codec import load_codec
+from search_rl.datasets.questions import QuestionRow, read_questions, write_questions
 from search_rl.training.run_folder import read_metrics
-from search_rl.types import Search
+from search_rl.types import Rollout, Search
 
 pytestmark = pytest.mark.engine
 REWARD = """
@@ -48,7 +48,7 @@ EVERY_TIME = {
     ),
     "grpo, half of the siblings, some void": (
         *("rollout.prompts_per_step=6", "rollout.samples_per_prompt=8", "optimizer.mini_batch_prompts=6", HALF),
-        "algorithm.recompute_old_logprobs=true",
+        *("algorithm.recompute_old_logprobs=true", "data.train=[three.parquet,other_three.parquet]"),
     ),
 }
 ON_DEMAND = {
@@ -68,9 +68,15 @@ RUNS = [
 
 
 @pytest.fixture(scope="module")
-def rewards(workspace: Any) -> Iterator[Path]:
-    (workspace.folder / "algorithm_rewards.py").write_text(REWARD)
-    yield workspace.folder
+def rewards(workspace: Any) -> Path:
+    """The reward function, and two data sets of three questions each whose ids are equal."""
+    folder: Path = workspace.folder
+    (folder / "algorithm_rewards.py").write_text(REWARD)
+    questions = read_questions(folder / "train.parquet").questions[:6]
+    for name, three in (("three", questions[:3]), ("other_three", questions[3:])):
+        rows = [QuestionRow(replace(it, id=str(i), dataset=name), relation="capital") for i, it in enumerate(three)]
+        write_questions(folder / f"{name}.parquet", rows, split="train")
+    return folder
 
 
 def train(workspace: Any, name: str, overrides: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
@@ -82,6 +88,7 @@ def train(workspace: Any, name: str, overrides: tuple[str, ...]) -> subprocess.C
     path = os.pathsep.join([str(workspace.folder), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [*command, *(part for setting in settings for part in ("--set", setting))],
+        cwd=workspace.folder,
         capture_output=True,
         text=True,
         timeout=300,
@@ -155,6 +162,7 @@ def check_group_statistics(run: Any, rows: list[dict[str, Any]], *, count: int) 
     for row in rows:
         assert row["agreement/turn_1_mean_abs_gap"] <= 0.03, "the trainer's own log-probs are there at every step"
         rollouts = run.rollouts(row["step"])
+        check_groups(rollouts)
         rewards, groups = [it.reward.total for it in rollouts], [None if it.is_void else it.group_id for it in rollouts]
         kept = list(compress(rollouts, most_varied(rewards, groups, range(len(rollouts)), count)))
         sizes = Counter(group for group in groups if group is not None)
@@ -166,6 +174,14 @@ def check_group_statistics(run: Any, rows: list[dict[str, Any]], *, count: int) 
         mean = sum(a * n for a, n in zip(credit, num_tokens, strict=True)) / sum(num_tokens)
         found = [row[f"critic/advantages/{name}"] for name in ("mean", "max", "min")]
         assert found == pytest.approx([mean, max(credit), min(credit)], abs=1e-4)
+
+
+def check_groups(rollouts: list[Rollout]) -> None:
+    """Each step asks all six questions eight times; as many ids as one data set has, and twice as many groups (D9)."""
+    asked = Counter((it.group_id, it.trajectory.question.key) for it in rollouts)
+    assert (len(asked), set(asked.values())) == (6, {8})
+    assert len({group for group, _ in asked}) == len({question for _, question in asked}) == 6
+    assert len({it.trajectory.question.id for it in rollouts}) == 3
 
 
 def credit_by_hand(kept: list[tuple[str, float]]) -> list[float]:
