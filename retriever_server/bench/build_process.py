@@ -1,4 +1,4 @@
-"""One build of synthetic vectors: `python -m retriever_server.bench.build_process CORPUS RETRIEVER DIMENSION KIND OUT`."""
+"""One build: `python -m retriever_server.bench.build_process CORPUS RETRIEVER DIMENSION KIND OUT`."""
 
 from __future__ import annotations
 
