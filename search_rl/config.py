@@ -206,7 +206,8 @@ class TrainerSection(Section):
 class HardwareSection(Section):
     """Where training runs. `cpu` is one process group on this machine with bf16 matrix units where it has them.
 
-    `memory_gib` is what one GPU has (this machine, on a CPU): a run that cannot fit is refused before it starts.
+    `memory_gib` is what one GPU has, and on a CPU the machine (all it has, unless given): a run that cannot fit is
+    refused before it starts.
     `rollout_nodes` with `rollout_gpus_per_node` each are the second pool, for `trainer.mode: separate_async`.
     """
 

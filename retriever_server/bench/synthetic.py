@@ -68,8 +68,7 @@ def write_synthetic_index(
     """
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".synthetic-") as folder:
         corpus = Path(folder) / "corpus.jsonl"
-        with corpus.open("wb") as file:
-            file.writelines(orjson.dumps(p, option=orjson.OPT_APPEND_NEWLINE) for p in _passages(num_passages))
+        write_synthetic_corpus(corpus, num_passages)
         build_index(corpus, out, SyntheticEncoder(dimension), kind=kind, progress=progress)
     manifest = read_manifest(out)
     if queries_by is not None and manifest.dense is not None:
@@ -77,6 +76,12 @@ def write_synthetic_index(
         manifest = replace(manifest, dense=replace(manifest.dense, encoder=queries_by, canaries=()))
         write_manifest(manifest, out)
     return manifest
+
+
+def write_synthetic_corpus(path: Path, num_passages: int) -> None:
+    """Passages of a hundred random words, the same each time."""
+    with path.open("wb") as file:
+        file.writelines(orjson.dumps(p, option=orjson.OPT_APPEND_NEWLINE) for p in _passages(num_passages))
 
 
 def synthetic_queries(num_queries: int, *, seed: int = 1) -> list[str]:

@@ -14,6 +14,7 @@ app = typer.Typer(help="Measure the real parts on this machine.", no_args_is_hel
 app.command()(bench_retrieval.retrieval)
 app.command()(bench_retrieval.soak)
 app.command()(bench_retrieval.synthetic)
+app.command()(bench_retrieval.build)
 
 
 @app.callback()

@@ -1,11 +1,11 @@
-"""`search-rl bench retrieval`, `soak` and `synthetic`: how fast the service is, and whether it stays right."""
+"""`search-rl bench retrieval`, `soak`, `synthetic` and `build`: how fast the service is, and whether it stays right."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -107,6 +107,45 @@ def synthetic(
 
     made = make_subject(out, Shape(passages, dimension, kind), is_encoding=encode)
     typer.echo(f"{out}: {made.manifest.num_passages:,} synthetic passages")
+
+
+def build(
+    *,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Corpus, as `index build` takes it; else synthetic passages.")
+    ] = None,
+    passages: Passages = 200_000,
+    dimension: Annotated[int, typer.Option(min=1, help="Dimension of the synthetic vectors.")] = 768,
+    kind: Kind = "flat",
+    retriever: Annotated[Literal["dense", "bm25", "hybrid"], typer.Option(help="What the index is for.")] = "dense",
+    kills: Annotated[int, typer.Option(min=0, help="Kill another build so often, and resume it.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for build.json; the indexes lie there meanwhile.")] = Path(
+        "runs/bench"
+    ),
+) -> None:
+    """Build an index of synthetic vectors: speed, memory, and whether one that was killed and resumed is the same.
+
+    Exit 1 when it is not, or when a build took more than 2 GiB beside the index itself.
+    """
+    import tempfile
+
+    from retriever_server.bench.building import build_json, build_lines, measure_build
+    from retriever_server.bench.subject import Shape
+
+    _check_out(out)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as work:
+        measured = measure_build(
+            Path(work),
+            Shape(passages, dimension, kind),
+            retriever=retriever,
+            corpus=corpus,
+            kills=kills,
+            report=_tell,
+        )
+    _write_json(out / "build.json", build_json(measured))
+    typer.echo("\n".join(build_lines(measured)))
+    if measured.faults:
+        raise typer.Exit(1)
 
 
 def _tell(line: str) -> None:

@@ -21,17 +21,12 @@ def plan(
 ) -> None:
     """Estimate the memory of each device and the tokens of a step; exit 2 when something cannot fit."""
     from search_rl.config import load_config
-    from search_rl.training.plan import GIB, plan, read_shape
+    from search_rl.training.plan import GIB, device_memory_bytes, plan, read_shape
     from search_rl.viewer.plan import plan_table
     from search_rl.viewer.progress import wide_console
 
     loaded = load_config(config, set_ or ())
-    wanted = memory_gib or loaded.hardware.memory_gib
-    made = plan(
-        loaded,
-        read_shape(loaded.model.path),
-        memory_bytes=int(wanted * GIB) if wanted else None,
-        measured=measured,
-    )
+    memory_bytes = int(memory_gib * GIB) if memory_gib else device_memory_bytes(loaded)
+    made = plan(loaded, read_shape(loaded.model.path), memory_bytes=memory_bytes, measured=measured)
     wide_console().print(plan_table(made))
     made.check()

@@ -30,7 +30,11 @@ def score(
         Path | None, typer.Option(help="Where the judge's own words are kept; FILE.MODEL.verdicts.jsonl if unset.")
     ] = None,
 ) -> None:
-    """Score predictions, row by row and in the mean: exact match, F1, cover match."""
+    """Score predictions, row by row and in the mean: exact match, F1, cover match.
+
+    A row holds a prediction and its accepted answers, so none can be extra. A prediction that is absent or null counts
+    0 and is told first. A row that cannot be used, or an id used before, is named and ends it, unless --skip-bad.
+    """
     import json
 
     from search_rl.datasets.predictions import read_predictions

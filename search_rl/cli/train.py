@@ -36,8 +36,8 @@ def train(
     from search_rl.training.preflight import check_before_training
     from search_rl.viewer.progress import step_progress
 
-    check_before_training(loaded)
     console = Console(stderr=True)
+    console.print(check_before_training(loaded).summary, markup=False, highlight=False, soft_wrap=True)
     with step_progress(loaded.trainer.total_steps, console, describe=describe_step) as on_step:
         folder = run(
             loaded, resume=resume, on_step=on_step, on_notice=partial(console.print, markup=False, soft_wrap=True)

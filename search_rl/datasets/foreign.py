@@ -78,10 +78,13 @@ def parse_mapping(pairs: list[str], separator: str | None) -> FieldMapping:
     return FieldMapping(columns, separator)
 
 
-def foreign_records(path: Path) -> Iterator[tuple[int, Any]]:
-    """The records of a file with their numbers. Raises DataError for a file that cannot be read."""
+def foreign_records(path: Path, mapping: FieldMapping) -> Iterator[tuple[int, Any]]:
+    """The records of a file with their numbers, and all that the mapping takes from them.
+
+    Raises DataError for a file that cannot be read.
+    """
     if path.suffix not in CSV_DELIMITERS:
-        return records(path)
+        return records(path, needed={column.split(".")[0] for column in mapping.columns.values()})
     if not path.is_file():
         raise DataError(f"no question file at {path}")
     return _csv_records(path)

@@ -14,24 +14,29 @@ from search_rl.datasets.factbook.card import file_digest
 from search_rl.datasets.foreign import FieldMapping, foreign_records
 from search_rl.datasets.questions import QuestionFile, QuestionRow, records, usable_rows, write_questions
 from search_rl.datasets.rows import BadRow, json_document
-from search_rl.datasets.sources import locate
+from search_rl.datasets.sources import commit_of, locate
 from search_rl.errors import DataError
 from search_rl.evidence import evidence_of
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that was read: its name where it is published, its sha256, the rows that were used and those left out."""
+    """A file that was read: its name where it is published, its sha256, the rows that were used and those left out.
+
+    `commit` is the hub's that it was downloaded under, None for a file from elsewhere.
+    """
 
     name: str
     sha256: str
     num_rows: int
     bad_rows: tuple[BadRow, ...]
+    commit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionCard:
-    """What a question file was made of. `revision` is the hub's, None where the newest was taken or none applies.
+    """What a question file was made of. `revision` is the hub's that was asked for, None for the newest or where none
+    applies.
 
     `num_with_evidence` questions name passages or articles.
     """
@@ -64,7 +69,8 @@ def get_benchmark(
     for part in benchmark.parts:
         path = locate(part, folder=folder, revision=revision)
         found = _read(path, part, skip_bad=skip_bad)
-        source = Source(f"{part.repository}/{part.path}", file_digest(path), len(found.rows), found.bad_rows)
+        name = f"{part.repository}/{part.path}"
+        source = Source(name, file_digest(path), len(found.rows), found.bad_rows, commit_of(path))
         if not allow_other_size:
             _check(source, part)
         rows += found.rows
@@ -78,7 +84,7 @@ def get_file(
     """The card of `out`/NAME.parquet, made from a user's file. Raises DataError naming file, row and fault."""
     if Path(name).name != name:
         raise DataError(f"{name!r} cannot name a file: give another --name")
-    numbered = ((number, (number, record)) for number, record in foreign_records(path))
+    numbered = ((number, (number, record)) for number, record in foreign_records(path, mapping))
     found = usable_rows(path, numbered, lambda pair: mapping.row(pair[1], pair[0], name), skip_bad=skip_bad)
     source = Source(path.name, file_digest(path), len(found.rows), found.bad_rows)
     return _write(name, split, list(found.rows), [source], out, None)

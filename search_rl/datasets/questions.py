@@ -6,7 +6,7 @@ Beyond Search-R1's columns, `extra_info` may hold `kind`, `evidence_ids`, `evide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 RenderPrompt = Callable[[str], str]
+
+_LARGE = frozenset({"prompt", "metadata"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,29 +181,32 @@ def _schema() -> pyarrow.Schema:
     )
 
 
-def records(path: Path) -> Iterator[tuple[int, Any]]:
+def records(path: Path, *, needed: Collection[str] = ()) -> Iterator[tuple[int, Any]]:
     """The raw records of a `.parquet`, `.jsonl` or `.json` (lines) file with their numbers, from 1.
 
-    A line that is no JSON comes as its error. Raises DataError for a file that is not there, or of another kind.
+    Of parquet's columns `prompt` and `metadata`, which are large, only what a question may need is read, unless they
+    are `needed` whole. A line that is no JSON comes as its error.
+
+    Raises DataError for a file that is not there, or of another kind.
     """
     if not path.is_file():
         raise DataError(f"no question file at {path}")
     match path.suffix:
         case ".parquet":
-            return _parquet_records(path)
+            return _parquet_records(path, _LARGE - set(needed))
         case ".jsonl" | ".json":
             return json_records(path)
     raise DataError(f"{path} ends in {path.suffix!r}; question files end in .parquet or .jsonl")
 
 
-def _parquet_records(path: Path) -> Iterator[tuple[int, Any]]:
+def _parquet_records(path: Path, left_out: Set[str]) -> Iterator[tuple[int, Any]]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            wanted = [name for name in file.schema_arrow.names if name not in ("prompt", "metadata")]
-            wanted += [f"metadata.{name}" for name in METADATA_COLUMNS]
+            wanted = [name for name in file.schema_arrow.names if name not in left_out]
+            wanted += [f"metadata.{name}" for name in METADATA_COLUMNS if "metadata" in left_out]
             batches = (batch.to_pylist() for batch in file.iter_batches(columns=wanted))
             yield from enumerate(chain.from_iterable(batches), start=1)
     except pyarrow.ArrowException as error:

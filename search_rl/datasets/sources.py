@@ -22,6 +22,12 @@ def locate(part: Part, *, folder: Path | None, revision: str | None) -> Path:
     return _packaged(part) if part.repository == FANOUTQA_PACKAGE else _downloaded(part, revision)
 
 
+def commit_of(path: Path) -> str | None:
+    """The commit of the hub under which the file lies in its cache, None for a file that lies elsewhere."""
+    _, found, commit = path.parent.as_posix().partition("/snapshots/")
+    return commit.split("/")[0] if found else None
+
+
 def _packaged(part: Part) -> Path:
     """FanOutQA's file is read where it lies: importing the package would need spaCy and more."""
     found = importlib.util.find_spec(part.repository)

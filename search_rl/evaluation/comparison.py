@@ -18,7 +18,7 @@ from search_rl.evaluation.statistics import (
     holm,
     paired_test,
 )
-from search_rl.evaluation.summary import MAX_FAILED_SHARE, average_choices, average_name, metric_name
+from search_rl.evaluation.summary import average_choices, average_name, is_quotable, metric_name
 from search_rl.evaluation.tables import new_table
 from search_rl.profiles import Metric, Profile
 
@@ -180,7 +180,7 @@ def _warnings(first: Result, second: Result, num_pairs: int) -> tuple[str, ...]:
     found = []
     for result in (first, second):
         num_failed = sum(outcome.is_failed for outcome in result.outcomes)
-        if num_failed > MAX_FAILED_SHARE * len(result.outcomes):
+        if not is_quotable(num_failed, len(result.outcomes)):
             found.append(f"{result.name} is NOT VALID: {num_failed} of {len(result.outcomes)} questions failed")
         if result.protocol is None:
             found.append(f"{result.name} has no protocol file")

@@ -22,7 +22,7 @@ from search_rl.datasets.predictions import Prediction
 from search_rl.engines.endpoint import Endpoint
 from search_rl.errors import RequestError, SearchRLError
 from search_rl.evaluation.statistics import Interval, mean_interval
-from search_rl.evaluation.summary import MAX_FAILED_SHARE
+from search_rl.evaluation.summary import is_quotable
 
 TEMPERATURE = 0.0
 MAX_TOKENS = 1024
@@ -80,7 +80,7 @@ class Judgement:
     @property
     def is_valid(self) -> bool:
         """False when more than one prediction in a thousand has no verdict."""
-        return len(self.failed) <= MAX_FAILED_SHARE * len(self.verdicts)
+        return is_quotable(len(self.failed), len(self.verdicts))
 
     @property
     def headline(self) -> str:

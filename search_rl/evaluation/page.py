@@ -39,8 +39,9 @@ class Plot:
 class Page:
     """What a reader sees, in this order; `headline` says first whether the figures may be quoted."""
 
-    title: str
     headline: str
+    title: str
+    budgets: str | None
     is_valid: bool
     tables: tuple[PageTable, ...]
     plots: tuple[Plot, ...]
@@ -70,8 +71,9 @@ def page_of(result: Result, summary: Summary) -> Page:
         *_protocol(result),
     )
     return Page(
-        title=result.name,
         headline=summary.headline,
+        title=result.name,
+        budgets=result.budgets,
         is_valid=summary.is_valid,
         tables=tuple(table for table in tables if table.rows),
         plots=_plots(summary, parts),

@@ -16,7 +16,7 @@ Cells = tuple[str, ...]
 _SHARES = ("no_search_share", "repeated_share", "empty_share")
 _MEANS = ("evidence_recall", "evidence_found_share", "exact_match_found", "exact_match_not_found")
 _MONEY = ("money_per_question", "money_per_right_answer")
-_BY_SEARCH = ("answer_hit", "evidence_recall", "evidence_recall_so_far")
+_BY_SEARCH = ("evidence_recall", "evidence_recall_so_far")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,18 @@ def _retrieval(rows: Mapping[str, Any]) -> PageTable:
 
 
 def _by_search(searches: Sequence[Mapping[str, Any]]) -> PageTable:
+    depths = list(searches[0].get("answer_hit_at", ())) if searches else []
     cells = tuple(
-        (str(row["number"]), str(row["num_episodes"]), *(_mean(row[figure]) for figure in _BY_SEARCH))
+        (
+            str(row["number"]),
+            str(row["num_episodes"]),
+            *(_mean(row["answer_hit_at"].get(k)) for k in depths),
+            *(_mean(row[figure]) for figure in _BY_SEARCH),
+        )
         for row in searches
     )
-    return PageTable("Search by search", ("", "n", "answer hit", "evidence recall", "recall so far"), cells)
+    headings = ("", "n", *(f"answer in best {k}" for k in depths), "evidence recall", "recall so far")
+    return PageTable("Search by search", headings, cells, "Of each search alone; the last column of all up to it.")
 
 
 def _ceiling(rows: Mapping[str, Any]) -> PageTable:

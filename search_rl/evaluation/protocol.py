@@ -22,9 +22,10 @@ from search_rl.agent.protocols import AgentProtocol
 from search_rl.codec import Codec
 from search_rl.errors import DataError
 from search_rl.evaluation.outcomes import set_of
+from search_rl.evaluation.wordings import Wording
 from search_rl.profiles import Profile
 from search_rl.search import Searcher
-from search_rl.types import Passage, Question
+from search_rl.types import Observation, Passage, Question, SearchResult
 
 PROTOCOL = "protocol.json"
 NUM_PROBES = 8
@@ -88,7 +89,7 @@ def read_protocol(folder: Path) -> MeasuringProtocol | None:
 def prompt_rules(prompt: AgentProtocol, codec: Codec) -> dict[str, Any]:
     """A prompt as the model gets it, a digest of it with what the environment says, and one of the chat template."""
     text = codec.decode(prompt.prompt_ids(codec, Question("probe", "what is it", ("it",), "probe")))
-    wording = [text, prompt.correction, prompt.render_passages(["passages"]), *prompt.stop]
+    wording = [text, prompt.correction, prompt.render_passages(["passages"]), *prompt.stop, *_frames(prompt, codec)]
     conversation = codec.encode_chat([{"role": "user", "content": "question"}])
     return {
         "protocol": prompt.label,
@@ -97,6 +98,7 @@ def prompt_rules(prompt: AgentProtocol, codec: Codec) -> dict[str, Any]:
         "text": text,
         "sha256": _sha256(wording),
         "template_sha256": _sha256(codec.decode(conversation)),
+        **(prompt.reading_rules if isinstance(prompt, Wording) else {}),
     }
 
 
@@ -208,6 +210,13 @@ def _shown(value: Any) -> str:
         return f"a list of {len(value)}"
     text = " ".join(str(value).split())
     return f"{text[:_SHOWN_CHARACTERS]}…" if len(text) > _SHOWN_CHARACTERS else text
+
+
+def _frames(prompt: AgentProtocol, codec: Codec) -> list[str]:
+    """What stands around a found passage and around a correction, as the model gets it; none where they come bare."""
+    told = [Observation("text", (SearchResult("query", ()),)), Observation("text")]
+    framed = [codec.decode(prompt.observation_ids(codec, observation, after=())) for observation in told]
+    return [] if framed == ["text", "text"] else framed
 
 
 def _sha256(value: Any) -> str:

@@ -89,6 +89,7 @@ def table_row(result: Result, summary: Summary) -> dict[str, Any]:
         "is_valid": summary.is_valid,
         **{f"system/{name}": value for name, value in system.items()},
         "profile": summary.profile.name,
+        "budgets": result.budgets or "",
         "rules_sha256": result.protocol.rules_sha256 if result.protocol else "",
         "questions": summary.num_questions,
         "failed": summary.num_failed,

@@ -35,6 +35,11 @@ class Result:
         """The folder as people know it: its last two parts."""
         return "/".join(self.folder.resolve().parts[-2:])
 
+    @property
+    def budgets(self) -> str | None:
+        """The preset of the budgets and what departs from it, None where nobody wrote it down."""
+        return self.protocol.circumstances.get("budgets") if self.protocol else None
+
     def summary(self) -> Summary:
         """The figures."""
         return summarise_outcomes(self.outcomes, seconds=self.seconds, profile=self.profile)

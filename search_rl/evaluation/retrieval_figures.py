@@ -29,6 +29,10 @@ class FoundBySearch:
     evidence: frozenset[str]
     num_passages: int
 
+    def hits_within(self, k: int) -> bool:
+        """True when a passage among the best k held an accepted answer."""
+        return self.answer_rank is not None and self.answer_rank <= k
+
 
 @dataclass(frozen=True, slots=True)
 class RetrievalRow:
@@ -67,16 +71,19 @@ class RetrievalRow:
 
     def hits_within(self, k: int) -> bool:
         """True when a passage among the best k of any search held an accepted answer."""
-        return any(it.answer_rank is not None and it.answer_rank <= k for it in self.all_found)
+        return any(it.hits_within(k) for it in self.all_found)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchFigures:
-    """The n-th search of the episodes that made one; hits and evidence of that search alone, then of all up to it."""
+    """The n-th search of the episodes that made one; hits and evidence of that search alone, then of all up to it.
+
+    Each query counts: a turn that asks two is two searches.
+    """
 
     number: int
     num_episodes: int
-    answer_hit: Interval | None
+    answer_hit_at: Mapping[int, Interval | None]
     evidence_recall: Interval | None
     evidence_recall_so_far: Interval | None
 
@@ -166,7 +173,7 @@ def retrieval_figures(rows: Sequence[RetrievalRow], *, depths: Sequence[int]) ->
         evidence_found_share=mean_of(found for found, _ in told),
         exact_match_found=mean_of(match for found, match in told if found),
         exact_match_not_found=mean_of(match for found, match in told if not found),
-        by_search=_by_search(rows),
+        by_search=_by_search(rows, depths),
         latency=_latency([seconds for row in rows for seconds in row.search_seconds]),
     )
 
@@ -177,20 +184,19 @@ def mean_of(values: Iterable[float | bool | None]) -> Interval | None:
     return mean_interval(numbers) if numbers else None
 
 
-def _by_search(rows: Sequence[RetrievalRow]) -> tuple[SearchFigures, ...]:
+def _by_search(rows: Sequence[RetrievalRow], depths: Sequence[int]) -> tuple[SearchFigures, ...]:
     most = max((len(row.searches) for row in rows), default=0)
     figures = []
     for number in range(1, most + 1):
         made = [row for row in rows if len(row.searches) >= number]
         named = [row for row in made if row.num_evidence]
         nth = [(row, row.searches[number - 1]) for row in named]
+        open_searches = [row.searches[number - 1] for row in made if row.has_open_answer]
         figures.append(
             SearchFigures(
                 number=number,
                 num_episodes=len(made),
-                answer_hit=mean_of(
-                    row.searches[number - 1].answer_rank is not None for row in made if row.has_open_answer
-                ),
+                answer_hit_at={k: mean_of(found.hits_within(k) for found in open_searches) for k in depths},
                 evidence_recall=mean_of(len(found.evidence) / row.num_evidence for row, found in nth),
                 evidence_recall_so_far=mean_of(row.evidence_after(number + (row.given is not None)) for row in named),
             )

@@ -48,12 +48,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SystemResult:
-    """What one system came to; its episodes lie in `folder`."""
+    """What one system came to; its episodes lie in `folder`. `budgets` are None where nobody knows them."""
 
     name: str
     folder: Path
     summary: Summary
     measured: Measured
+    budgets: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def _finish(
     # Of all runs that it took, not of the last one alone.
     evaluation = replace(evaluation, seconds=measured.cost.wall_seconds)
     summary = write_result(folder, evaluation, protocol, measured, system={"system": name, "agent": agent})
-    return SystemResult(name, folder, summary, measured)
+    return SystemResult(name, folder, summary, measured, protocol.circumstances.get("budgets"))
 
 
 def _corpus_sample(plan: Plan) -> CorpusSample | None:

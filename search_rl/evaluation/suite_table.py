@@ -19,11 +19,13 @@ _HEADINGS = ("EM [95 %]", "F1", "cover", "read", "if read", "if not", "search", 
 def suite_table(results: Sequence[SystemResult]) -> Table:
     """Scores, retrieval and cost of each system. `read` is the share of questions whose evidence was read, all of it
     (an accepted answer where the set names no evidence), `if read` and `if not` exact match with and without it; `in`
-    and `out` are tokens a question, `s` seconds of all.
+    and `out` are tokens a question, `s` seconds of all. Below stands the preset of the budgets.
     """
     currency = next((cost.currency for result in results if (cost := result.measured.cost).currency), None)
     money = ("money_per_question", "money_per_right_answer") if currency else ()
     table = new_table("system", *_HEADINGS, *((f"{currency}/q", f"{currency}/right") if currency else ()))
+    labels = dict.fromkeys(result.budgets for result in results if result.budgets)
+    table.caption, table.caption_justify = f"budgets: {'; '.join(labels)}" if labels else None, "left"
     # Fourteen columns in 120 characters.
     table.padding = (0, 0, 0, 1)
     for column in table.columns:
@@ -49,6 +51,7 @@ def suite_row(result: SystemResult) -> dict[str, Any]:
     retrieval, cost = result.measured.retrieval[ALL], result.measured.cost
     return {
         "system": result.name,
+        "budgets": result.budgets,
         "is_valid": result.summary.is_valid,
         "num_questions": result.summary.num_questions,
         "num_failed": result.summary.num_failed,

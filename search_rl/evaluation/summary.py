@@ -75,14 +75,9 @@ class Summary:
     averages: tuple[Average, ...] = ()
 
     @property
-    def failed_share(self) -> float:
-        """Share of questions that could not be asked properly."""
-        return self.num_failed / self.num_questions
-
-    @property
     def is_valid(self) -> bool:
         """False when more than one question in a thousand failed."""
-        return self.failed_share <= MAX_FAILED_SHARE
+        return is_quotable(self.num_failed, self.num_questions)
 
     @property
     def headline(self) -> str:
@@ -97,6 +92,11 @@ class Summary:
             f"NOT VALID: {self.num_failed} of {self.num_questions} questions failed (over "
             f"{MAX_FAILED_SHARE:.1%}) and count as wrong: {figures}"
         )
+
+
+def is_quotable(num_failed: int, num: int) -> bool:
+    """True when at most one in a thousand failed."""
+    return num_failed <= MAX_FAILED_SHARE * num
 
 
 def metric_name(metric: Metric) -> str:

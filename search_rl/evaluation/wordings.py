@@ -1,7 +1,8 @@
 """How the baselines ask, and how their answers are read; the agent has a protocol of its own.
 
 An answer is what the policy wrote between answer tags; else what follows the last "answer is"; else, for the wordings
-that ask for the answer alone, its first line. Nothing but the policy's own text is read.
+that ask for the answer alone, its first line. A line that only opens a code fence is none. Nothing but the policy's own
+text is read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from search_rl.agent.protocols import TagProtocol
 from search_rl.codec import Codec, Message
@@ -16,6 +18,7 @@ from search_rl.types import Action, Answer, Malformed, Question, Search
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _STATED = re.compile(r"\banswer is:?", re.IGNORECASE)
+_FENCE = re.compile(r"\s*(```|~~~)[\w+-]*\s*")
 _CLOSING_TAG = "</answer>"
 
 
@@ -48,12 +51,17 @@ class Wording(TagProtocol):
             content = f"{self.instructions}{self.passages}{content.removeprefix(self.instructions).lstrip()}"
         return [{**message, "content": content}]
 
+    @property
+    def reading_rules(self) -> dict[str, Any]:
+        """What moves a score beside the words of the prompt."""
+        return {"is_answer_alone": self.is_answer_alone}
+
     def parse_action(self, text: str) -> Action:
         """The answer in what the policy wrote."""
         own = _until_special(text, self.special_texts)
         answer = marked_answer(own)
         if answer is None and self.is_answer_alone:
-            answer = next((line.strip() for line in own.splitlines() if line.strip()), None)
+            answer = _first_line(own)
         return Answer(answer) if answer else Malformed("no answer")
 
 
@@ -66,6 +74,11 @@ class Interleaving(Wording):
     """
 
     stop: tuple[str, ...] = (_CLOSING_TAG, "\n", ". ")
+
+    @property
+    def reading_rules(self) -> dict[str, Any]:
+        """See `Wording.reading_rules`."""
+        return {"closing": CLOSING}
 
     def parse_action(self, text: str) -> Action:
         """An answer, or else the sentence as a query."""
@@ -101,7 +114,12 @@ def marked_answer(text: str) -> str | None:
     stated = list(_STATED.finditer(text))
     if not stated:
         return None
-    return text[stated[-1].end() :].strip().split("\n")[0].strip().strip("\"'*").removesuffix(".").strip()
+    return _first_line(text[stated[-1].end() :]).strip("\"'*").removesuffix(".").strip()
+
+
+def _first_line(text: str) -> str:
+    """The first line that holds something and is no code fence, empty where there is none."""
+    return next((line.strip() for line in text.splitlines() if line.strip() and not _FENCE.fullmatch(line)), "")
 
 
 def _until_special(text: str, special_texts: Sequence[str]) -> str:

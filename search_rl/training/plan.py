@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 from search_rl.config import Config
 from search_rl.errors import ConfigError, ModelError
 from search_rl.training.run_folder import read_metrics
@@ -27,9 +29,9 @@ from search_rl.training.run_folder import read_metrics
 GIB = 1024**3
 ENGINE_BYTES = 1 * GIB
 """What vLLM needs beside weights and cache."""
-CPU_HELPERS_BYTES = 6_600 * 1024**2
-"""The retrieval service, a dozen processes of Ray and verl, and the libraries of trainer and engine: measured with
-verl 0.9.1 as proportional set sizes."""
+CPU_HELPERS_BYTES = 7_700 * 1024**2
+"""The retrieval service, a dozen processes of Ray and verl, and the libraries of trainer and engine: with verl 0.9.1
+12.8 to 13.3 GiB were measured for the whole demo, as proportional set sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,16 @@ class Plan:
         """The larger of the two phases."""
         return max(sum(demand.num_bytes for demand in phase) for phase in (self.update, self.rollout))
 
+    @property
+    def summary(self) -> str:
+        """One line: what a device holds at most, and has."""
+        limit = (
+            "an unknown size: set hardware.memory_gib"
+            if self.memory_bytes is None
+            else f"{self.memory_bytes / GIB:.1f}"
+        )
+        return f"memory: about {self.peak_bytes / GIB:.1f} GiB a device of {limit}"
+
     def check(self) -> None:
         """Raise ConfigError, naming the largest demand and its key, when a phase does not fit the device."""
         for name, phase in (("update", self.update), ("rollout", self.rollout)):
@@ -82,7 +94,8 @@ class Plan:
                 largest = max(phase, key=lambda demand: demand.num_bytes)
                 raise ConfigError(
                     f"the {name} needs about {needed / GIB:.1f} GiB a device, which has {self.memory_bytes / GIB:.1f}: "
-                    f"most of it is {largest.name} ({largest.num_bytes / GIB:.1f} GiB); change {largest.key}"
+                    f"most of it is {largest.name} ({largest.num_bytes / GIB:.1f} GiB); change {largest.key}, or say "
+                    f"what there is with hardware.memory_gib"
                 )
 
 
@@ -113,11 +126,18 @@ def plan(config: Config, shape: ModelShape, *, memory_bytes: int | None = None, 
     )
 
 
-def check_memory(config: Config) -> None:
-    """Raise ConfigError for a run that cannot fit `hardware.memory_gib`; where that is not given nothing is known."""
+def device_memory_bytes(config: Config) -> int | None:
+    """What `hardware.memory_gib` says, or on a CPU what this machine has; None for a GPU that nobody described."""
     if config.hardware.memory_gib:
-        shape = read_shape(config.model.path)
-        plan(config, shape, memory_bytes=int(config.hardware.memory_gib * GIB)).check()
+        return int(config.hardware.memory_gib * GIB)
+    return psutil.virtual_memory().total if config.hardware.platform == "cpu" else None
+
+
+def check_memory(config: Config) -> Plan:
+    """The plan of a run that fits, as far as the memory is known. Raises ConfigError for one that does not."""
+    made = plan(config, read_shape(config.model.path), memory_bytes=device_memory_bytes(config))
+    made.check()
+    return made
 
 
 def read_shape(model_path: str) -> ModelShape:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from search_rl.agent.episode import check_observation_budget
+from search_rl.agent.protocols import AgentProtocol
 from search_rl.agent.selection import protocol_for
-from search_rl.codec import load_codec
+from search_rl.codec import ChatCodec, load_codec
 from search_rl.config import Config
 from search_rl.datasets.questions import read_questions
 from search_rl.errors import ConfigError, DataError
@@ -15,22 +18,28 @@ from search_rl.models import check_checkpoint, context_tokens
 from search_rl.rewards import check_weights
 from search_rl.search import SearchClient
 from search_rl.training.overrides import check_trainable, limits_of
-from search_rl.training.plan import check_memory
+from search_rl.training.plan import Plan, check_memory
 from search_rl.training.requirements import check_installed, check_requirements
 from search_rl.training.trackers import check_trackers
+from search_rl.types import Question
+
+_SEAM_TOKENS = 16
+"""What the words around a question may take more when there is one between them."""
 
 
-def check_before_training(config: Config) -> None:
-    """Raises a SearchRLError for a config, model, question file or retriever that a run would fail on."""
+def check_before_training(config: Config) -> Plan:
+    """What the run will need. Raises a SearchRLError for a config, model, question file or retriever that it would fail
+    on."""
     check_weights(config.reward)
     check_requirements(config)
     check_installed(config)
     check_trackers(config.trainer.trackers)
-    check_memory(config)
     _check_model(config)
+    made = check_memory(config)
     for path in (*config.data.train, *config.data.dev):
         _check_questions(path, config)
     asyncio.run(_check_retriever(config))
+    return made
 
 
 def check_before_warm_up(config: Config) -> None:
@@ -61,14 +70,28 @@ def _check_questions(path: Path, config: Config) -> None:
             f"{config.rollout.prompts_per_step}"
         )
     codec = load_codec(config.model.path)
-    protocol = protocol_for(codec, **config.agent.conversation)
-    longest = max(questions, key=lambda question: len(question.text.encode()))
-    num_tokens = len(protocol.prompt_ids(codec, longest))
-    if num_tokens > config.agent.max_prompt_tokens:
-        raise DataError(
-            f"{path}: the prompt of question {longest.id!r} has {num_tokens} tokens, more than "
-            f"agent.max_prompt_tokens={config.agent.max_prompt_tokens}: raise that or drop the question"
-        )
+    check_prompts(
+        codec, protocol_for(codec, **config.agent.conversation), questions, config.agent.max_prompt_tokens, path
+    )
+
+
+def check_prompts(
+    codec: ChatCodec, protocol: AgentProtocol, questions: Sequence[Question], max_prompt_tokens: int, path: Path
+) -> None:
+    """Raises DataError for the first question whose prompt is over its budget.
+
+    No byte is more than one token, so only those are encoded that are long enough to be over it.
+    """
+    around = len(protocol.prompt_ids(codec, replace(questions[0], text=""))) + _SEAM_TOKENS
+    for question in questions:
+        if around + len(question.text.encode()) <= max_prompt_tokens:
+            continue
+        num_tokens = len(protocol.prompt_ids(codec, question))
+        if num_tokens > max_prompt_tokens:
+            raise DataError(
+                f"{path}: the prompt of question {question.id!r} has {num_tokens} tokens, more than "
+                f"agent.max_prompt_tokens={max_prompt_tokens}: raise that or drop the question"
+            )
 
 
 async def _check_retriever(config: Config) -> None:

@@ -176,30 +176,35 @@ class SearchSteps(DevSteps):
         return "no step was finished" if last is None else f"step {last} is saved, go on with --resume"
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """verl's own. At the first step the trainer's log-probs are held against the rollout's; where the rollout's
-        are the old ones (bypass) a sample of the episodes does, and no step's ratio is to anything else."""
-        if self._is_checked:
-            return super()._compute_old_log_prob(batch, metrics)
+        """verl's own; the trainer's log-probs are held against the rollout's, at the first step with consequences.
+
+        Where the rollout's are the old ones (bypass) the trainer has none but those of a sample at the first step, and
+        no step's ratio is to anything else.
+        """
         correction = self.config.algorithm.rollout_correction
         if not correction.bypass_mode:
             batch = super()._compute_old_log_prob(batch, metrics)
-            self._check_agreement(batch, metrics)
+            self._note_agreement(batch, metrics)
             return batch
-        correction.bypass_mode = False
-        num_workers = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
-        sample = batch.select_keys(spread(batch.keys, CHECKED_EPISODES * num_workers))
-        sample = super()._compute_old_log_prob(sample, metrics)
-        correction.bypass_mode = True
-        self._check_agreement(sample, metrics)
+        if not self._is_checked:
+            correction.bypass_mode = False
+            num_workers = self.config.trainer.nnodes * self.config.trainer.n_gpus_per_node
+            sample = batch.select_keys(spread(batch.keys, CHECKED_EPISODES * num_workers))
+            sample = super()._compute_old_log_prob(sample, metrics)
+            correction.bypass_mode = True
+            self._note_agreement(sample, metrics)
         return super()._compute_old_log_prob(batch, metrics)
 
-    def _check_agreement(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
-        """Raises EngineError where sampler and trainer are not the same model."""
+    def _note_agreement(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> None:
+        """Raises EngineError where sampler and trainer are not the same model when the run starts. Later they may drift
+        apart by rounding, which the metrics show."""
         settings = self._settings
         found = self._measure_agreement(batch)
-        if found is not None:
+        if found is None:
+            return
+        metrics.update(found.metrics)
+        if not self._is_checked:
             check_agreement(found, min_pearson=settings["min_agreement_pearson"], max_gap=settings["max_agreement_gap"])
-            metrics.update(found.metrics)
             self._is_checked = True
 
     def _read_episodes(self, batch: KVBatchMeta) -> StepEpisodes:

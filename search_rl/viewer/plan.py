@@ -15,7 +15,11 @@ def plan_table(plan: Plan) -> Group:
     for name in names:
         table.add_row(name, _size(plan.update, name), _size(plan.rollout, name))
     table.add_row("all", _sum(plan.update), _sum(plan.rollout), style="bold")
-    limit = "unknown: give --memory-gib" if plan.memory_bytes is None else f"{plan.memory_bytes / GIB:.1f} GiB"
+    limit = (
+        "unknown: give --memory-gib or hardware.memory_gib"
+        if plan.memory_bytes is None
+        else f"{plan.memory_bytes / GIB:.1f} GiB"
+    )
     lines = [
         f"memory of a device: {limit}",
         f"parameters: {plan.shape.num_parameters / 1e9:.2f} billion",

@@ -73,9 +73,13 @@ def test_a_suite_is_one_table(run_eval: Eval, tmp_path: Path) -> None:
     }  # fmt: skip
     assert [rows[name]["evidence_found_share"] for name in ("agent", "direct", "oracle")] == [1.0, 0.0, 1.0]
     assert rows["rag"]["money_per_question"] == rows["rag"]["money_per_right_answer"] == 1.0
+    assert {row["budgets"] for row in rows.values()} == {"default"}
+    assert "budgets: default" in [line.strip() for line in result.output.splitlines()]
+    assert "EUR/q EUR/right" in " ".join(result.output.split())
     assert "direct: exact match 0.000 " in result.output
     table = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["ircot"]]
     assert table[0][:6] == ["ircot", "1.000", "[.34,", "1.00]", "1.000", "1.000"]
+    assert table[0][-2:] == ["1", "1"], "money a question and a right answer"
     ceiling = json.loads((tmp_path / "out" / "retriever.json").read_text())["ceiling"]["all"]
     assert ceiling["evidence_recall_at"]["1"]["mean"] == ceiling["answer_hit_at"]["100"]["mean"] == 1.0
     again = run_eval("--resume", systems="all")
@@ -137,7 +141,7 @@ def test_a_question_that_the_server_refuses(run_eval: Eval, tmp_path: Path) -> N
     assert f"\n{first}" in result.output
     assert "failed: 4:some/2 (engine_failed) " in result.output and "answered 400" in result.output
     out = tmp_path / "out"
-    assert (out / "report.md").read_text().splitlines()[2].startswith(first)
+    assert (out / "report.md").read_text().splitlines()[0].startswith(f"# {first}")
     (failed,) = _lines(out / "failed.jsonl")
     assert json.loads(failed)["key"] == "4:some/2"
     assert json.loads((out / "summary.json").read_text())["is_valid"] is False

@@ -14,7 +14,14 @@ from search_rl.datasets.predictions import Prediction
 from search_rl.engines.endpoint import Endpoint
 from search_rl.errors import EngineError, SearchRLError
 from search_rl.evaluation import judge
-from search_rl.evaluation.judge import Judgement, judge_predictions, judgement_to_json, request_body, verdict_in
+from search_rl.evaluation.judge import (
+    Judgement,
+    Verdict,
+    judge_predictions,
+    judgement_to_json,
+    request_body,
+    verdict_in,
+)
 from tests.search_rl.evaluation.judging_app import JudgingApp
 from tests.search_rl.evaluation.told import rows
 
@@ -49,6 +56,15 @@ def test_verdicts_in_order_with_the_judges_own_words(tmp_path: Path) -> None:
         "1": "**Incorrect.**",
     }
     assert judgement_to_json(judgement)["verdicts"][2] == {"id": "2", "is_right": False, "raw": "", "fault": ""}
+
+
+@pytest.mark.parametrize(("num_right", "is_valid"), [(999, True), (998, False)])
+def test_a_thousandth_may_be_without_a_verdict(num_right: int, is_valid: bool) -> None:
+    """Another bound than that of an evaluation: 1 of 1000 is allowed, 1 of 999 is not."""
+    verdicts = [Verdict(str(number), True, "Correct.") for number in range(num_right)]
+    judgement = Judgement("m", "http://judge", (*verdicts, Verdict("last", None, "?", "no verdict")))
+    assert judgement.is_valid is is_valid
+    assert judgement.headline.startswith("NOT VALID: 1 of 999 without a verdict") is not is_valid
 
 
 def test_what_is_asked_is_pinned_and_kept(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import csv
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -89,10 +91,37 @@ def test_pictures_say_what_they_show(folder: Path) -> None:
 def test_failed_questions_are_told_first_and_listed(folder: Path) -> None:
     """Figures that look sound at the top and a failure at the end, or a failed question that nobody can find."""
     markdown = (folder / "report.md").read_text()
-    assert markdown.splitlines()[2].startswith("NOT VALID: 1 of 4 questions failed")
+    assert markdown.splitlines()[0].startswith("# NOT VALID: 1 of 4 questions failed")
     assert "## Failed questions, counted as wrong" in markdown
     assert "| 5:popqa/who? | search\\_failed | who? |" in markdown
-    assert 'class="headline invalid"' in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text().partition("<body>")[2].strip()
+    assert page.startswith('<p class="headline invalid">NOT VALID: 1 of 4 questions failed')
+
+
+def test_the_preset_of_the_budgets_stands_in_every_report(tmp_path: Path) -> None:
+    """Figures under the paper's budgets beside figures under ours, and nobody can tell which is which."""
+    rules = replace(protocol(), circumstances={"budgets": "paper, but max_turns=3"})
+    folder = write(tmp_path / "runs" / "mine", TRAJECTORIES, rules=rules)
+    assert (folder / "report.md").read_text().splitlines()[2] == "runs/mine, budgets paper, but max\\_turns=3"
+    assert '<p class="note">Budgets paper, but max_turns=3</p>' in (folder / "report.html").read_text()
+    with (folder / "row.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["budgets"] == "paper, but max_turns=3"
+    before = write(tmp_path / "runs" / "before", TRAJECTORIES)
+    assert (before / "report.md").read_text().splitlines()[2] == "runs/before"
+    with (before / "row.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["budgets"] == ""
+
+
+def test_a_report_of_a_result_from_before_hits_by_search(folder: Path) -> None:
+    """Results on disk whose report cannot be written anew because they have one hit a search and not one a depth."""
+    assert "|  | n | answer in best 1 | answer in best 3 | evidence recall |" in (folder / "report.md").read_text()
+    summary = json.loads((folder / "summary.json").read_text())
+    for row in summary["retrieval"]["all"]["by_search"]:
+        row["answer_hit"] = row.pop("answer_hit_at")["3"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    result = load_result(folder)
+    write_report(result, result.summary())
+    assert "|  | n | evidence recall | recall so far |" in (folder / "report.md").read_text()
 
 
 def test_markdown_tables_hold(folder: Path) -> None:

@@ -10,7 +10,7 @@ from pytest import approx
 
 from search_rl.evaluation.ceiling import ceiling, ceiling_rows
 from search_rl.evaluation.outcomes import outcome_of
-from search_rl.evaluation.retrieval_figures import retrieval_figures, retrieval_row
+from search_rl.evaluation.retrieval_figures import SearchFigures, retrieval_figures, retrieval_row
 from search_rl.profiles import SEARCH_R1
 from search_rl.types import (
     Answer,
@@ -108,8 +108,48 @@ def test_figures_by_search() -> None:
     assert first.evidence_recall and first.evidence_recall.mean == 0.25
     assert second.evidence_recall and second.evidence_recall.mean == 0.5
     assert second.evidence_recall_so_far and second.evidence_recall_so_far.mean == 0.5
-    assert first.answer_hit and (first.answer_hit.mean, first.answer_hit.n) == (0.0, 3)
-    assert second.answer_hit and second.answer_hit.mean == 0.5
+    assert hits(first) == {2: (0.0, 3)}
+    assert hits(second) == {2: (0.5, 2)}
+
+
+def hits(figures: SearchFigures) -> dict[int, tuple[float, int]]:
+    """Answer hits by depth: mean and number."""
+    return {k: (found.mean, found.n) for k, found in figures.answer_hit_at.items() if found}
+
+
+def recalls(figures: SearchFigures) -> tuple[float, float]:
+    """The evidence that one search found, and that was read by then."""
+    assert figures.evidence_recall and figures.evidence_recall_so_far
+    return figures.evidence_recall.mean, figures.evidence_recall_so_far.mean
+
+
+def test_turn_by_turn_in_one_episode_of_two_searches() -> None:
+    """A hit at any depth counted at every depth, the hit of the first search kept for the second, or recall of a search
+    that forgets or repeats what another one found."""
+    needed = ("peru", "chile", "limal")
+    searched = result("a", "chile", "peru"), result("b", "limal", "chile")
+    row = retrieval_row(episode("Lima", *searched, evidence=needed), SEARCH_R1)
+    first, second = retrieval_figures([row], depths=(1, 2)).by_search
+    assert (first.number, second.number) == (1, 2)
+    assert (hits(first), hits(second)) == ({1: (0.0, 1), 2: (1.0, 1)}, {1: (0.0, 1), 2: (0.0, 1)})
+    assert recalls(first) == approx((2 / 3, 2 / 3))
+    assert recalls(second) == approx((2 / 3, 1.0))
+    handed = retrieval_row(episode("Lima", *searched, evidence=needed, given=result("", "limal")), SEARCH_R1)
+    assert recalls(retrieval_figures([handed], depths=(1,)).by_search[0]) == approx((2 / 3, 1.0))
+
+
+def test_two_queries_of_one_turn_are_two_searches() -> None:
+    """Passages of two queries thrown together, so that the first search looks as good as both."""
+    asked = result("a", "chile"), result("b", "peru")
+    plain = episode("Lima", evidence=("peru", "chile"))
+    turn = Turn(
+        Segment(Origin.POLICY, (1,), (0.0,)), "", Search("a", ("b",)), Observation("x", asked),
+        Segment(Origin.ENVIRONMENT, (2,)),
+    )  # fmt: skip
+    row = retrieval_row(replace(plain, turns=(turn, *plain.turns)), SEARCH_R1)
+    first, second = retrieval_figures([row], depths=(1,)).by_search
+    assert (hits(first), hits(second)) == ({1: (0.0, 1)}, {1: (1.0, 1)})
+    assert (recalls(first), recalls(second)) == ((0.5, 0.5), (0.5, 1.0))
 
 
 def by_title(question: Question) -> Question:

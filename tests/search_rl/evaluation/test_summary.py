@@ -130,6 +130,17 @@ def test_a_thousandth_may_fail(before: Stage, run: Run, codec: ByteCodec, tmp_pa
     assert not summarise(Evaluation([bad, *[good] * 998], 1.0)).is_valid
 
 
+@pytest.mark.parametrize("num_failed", [1, 3, 7, 51])
+def test_exactly_a_thousandth_is_valid_and_more_is_not(before: Stage, num_failed: int) -> None:
+    """A bound that floats move: 3 of 3,000 not valid, or 3 of 2,999 valid."""
+    summary = summarise(before.evaluation)
+    exactly = dataclasses.replace(summary, num_failed=num_failed, num_questions=1000 * num_failed)
+    above = dataclasses.replace(summary, num_failed=num_failed, num_questions=1000 * num_failed - 1)
+    assert (exactly.is_valid, above.is_valid) == (True, False)
+    assert exactly.headline.startswith(f"{num_failed} of {1000 * num_failed} questions failed and count as wrong: ")
+    assert above.headline.startswith(f"NOT VALID: {num_failed} of {1000 * num_failed - 1} questions failed (over 0.1%)")
+
+
 def test_questions_without_a_kind_go_by_data_set(run: Run, codec: ByteCodec) -> None:
     """Search-R1's seven data sets in one pot."""
     questions = [Question("1", "a?", ("x",), dataset) for dataset in ("nq", "hotpotqa")]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from pathlib import Path
 
 import httpx
@@ -21,7 +22,8 @@ import psutil
 import pytest
 
 from search_rl import records
-from search_rl.agent.protocols import PROTOCOLS
+from search_rl.agent.protocols import PROTOCOLS, AgentProtocol
+from search_rl.agent.selection import protocol_for
 from search_rl.codec import load_codec
 from search_rl.datasets.questions import QuestionRow, write_questions
 from search_rl.models import export_tiny
@@ -31,6 +33,7 @@ from search_rl.types import Question, Rollout
 os.environ["VERL_PLATFORM"] = "cpu"
 COUNTRIES = ["Peru", "Chad", "Mali", "Fiji", "Oman", "Cuba", "Iran", "Togo", "Laos", "Iraq", "Niue", "Guam"]
 START_SECONDS, STEP_SECONDS = 300.0, 120.0
+VOCABULARY_SIZE = 49152
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,19 @@ def _write_data(folder: Path) -> None:
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
 
 
+def _pad_with_the_end_token(model: Path) -> None:
+    """As many checkpoints have it: whoever masks padding by its id masks the end of each turn too."""
+    for name, key in (
+        ("config", "pad_token_id"),
+        ("generation_config", "pad_token_id"),
+        ("tokenizer_config", "pad_token"),
+    ):
+        path = model / f"{name}.json"
+        settings = json.loads(path.read_text())
+        settings[key] = settings[key.replace("pad", "eos")]
+        path.write_text(json.dumps(settings))
+
+
 def _write_config(folder: Path, url: str) -> Path:
     path = folder / "config.yaml"
     path.write_text(
@@ -165,7 +181,7 @@ agent: {{prompt: short, max_turns: 1, max_prompt_tokens: 160, max_turn_tokens: 2
 rollout: {{prompts_per_step: 4, samples_per_prompt: 2, num_workers: 1, max_concurrent_sequences: 16, reproducible: true,
           gpu_memory_share: 0.2}}
 algorithm: {{entropy_coefficient: 0.01, recompute_old_logprobs: false}}
-optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-2}}
+optimizer: {{mini_batch_prompts: 4, micro_batch_tokens: 1024, learning_rate: 1.0e-2, warmup_steps: 2}}
 trainer: {{total_steps: 3, save_every_steps: 1, trackers: [console, tensorboard]}}
 hardware: {{platform: cpu, gpus_per_node: 1}}
 sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}
@@ -178,6 +194,7 @@ sft: {{demonstrations: 12, batch_size: 4, learning_rate: 1.0e-2}}
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("whole")
     export_tiny(folder / "tiny")
+    _pad_with_the_end_token(folder / "tiny")
     _write_data(folder)
     port = free_port()
     workspace = Workspace(folder, _write_config(folder, f"http://127.0.0.1:{port}"))
@@ -190,24 +207,56 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 @pytest.fixture(scope="session")
 def searching_model(workspace: Workspace) -> Path:
     """A checkpoint that searches in its first turn, whatever is asked: what it says next depends on the last token."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    return _saying_model(workspace, PROTOCOLS["short"], "<search>the capital</search>", logit=34.0)
 
-    source, out = workspace.folder / "tiny", workspace.folder / "searching"
+
+@pytest.fixture(scope="session")
+def calling_model(workspace: Workspace) -> Path:
+    """The same in the words of `agent.protocol: tool_call`, in every other turn: the others are random tokens."""
+    codec = load_codec(workspace.folder / "tiny")
+    protocol = protocol_for(codec, protocol="tool_call", prompt="short", max_queries=1, keep_reasoning=True)
+    call = '{"name": "search", "arguments": {"query": "the capital"}}'
+    return _saying_model(workspace, protocol, f"<tool_call>{call}</tool_call>", logit=log(VOCABULARY_SIZE))
+
+
+def _saying_model(workspace: Workspace, protocol: AgentProtocol, reply: str, *, logit: float) -> Path:
+    """A checkpoint that begins a turn with `reply` at the odds of `logit` against zeros; all else is random tokens."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    source, out = workspace.folder / "tiny", workspace.folder / f"saying-{protocol.stop[0].strip('</>')}"
     shutil.copytree(source, out)
-    codec, question = load_codec(source), Question("1", "?", (), "toy")
-    chain = [PROTOCOLS["short"].prompt_ids(codec, question)[-1], *codec.encode("<search>the capital</search>")]
+    prompt_end = protocol.prompt_ids(load_codec(source), Question("1", "?", (), "toy"))[-1]
+    vocabulary = AutoTokenizer.from_pretrained(source).get_vocab()
+    spelling = _spell(reply.replace(" ", "Ġ"), vocabulary, frozenset({prompt_end}))
+    assert spelling is not None
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source, tie_word_embeddings=False))
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         model.lm_head.weight.zero_()
-        for last, following in dict(pairwise(chain)).items():
+        for last, following in pairwise((prompt_end, *spelling)):
             embedding = model.model.embed_tokens.weight[last]
-            model.lm_head.weight[following] += 3 * embedding / embedding.norm()
+            height = (
+                logit if last == prompt_end else 34.0
+            )  # The last norm makes the square root of its size of a vector.
+            model.lm_head.weight[following] += height * embedding / embedding.norm() / len(embedding) ** 0.5
     model.to(torch.bfloat16).save_pretrained(out)
     return out
+
+
+def _spell(text: str, vocabulary: dict[str, int], used: frozenset[int]) -> tuple[int, ...] | None:
+    """`text` in tokens that are all different, the longest first; None where there is no such spelling."""
+    if not text:
+        return ()
+    for end in range(min(len(text), 12), 0, -1):
+        token_id = vocabulary.get(text[:end])
+        if token_id is not None and token_id not in used:
+            rest = _spell(text[end:], vocabulary, used | {token_id})
+            if rest is not None:
+                return (token_id, *rest)
+    return None
 
 
 @pytest.fixture(scope="session")

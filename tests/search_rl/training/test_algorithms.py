@@ -1,7 +1,7 @@
 """Algorithms by name, two steps each, every part real. Two starts cover what differs in kind; --algorithms runs all.
 
 Plain GRPO is what test_training_run starts. The tiny model's rewards are equal, so it gets one that differs between
-siblings.
+siblings, and that fails for every fifth episode: its siblings must do without it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import compress
 from math import isfinite
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 
 from search_rl.algorithms.downsampling import most_varied
 from search_rl.codec import load_codec
+from search_rl.datasets.questions import QuestionRow, read_questions, write_questions
 from search_rl.training.run_folder import read_metrics
+from search_rl.types import Rollout, Search
 
 pytestmark = pytest.mark.engine
-REWARD = "def parity(trajectory):\n    return float(trajectory.response_ids[0] % 2)\n"
+REWARD = """
+def parity(trajectory):
+    number = sum(trajectory.response_ids)
+    if number % 5 == 0:
+        raise ValueError("every fifth episode has no reward")
+    return float(number % 2)
+"""
 KL = "algorithm.kl_coefficient=0.01"
 ADAPTERS = ("model.lora_rank=8", "optimizer.learning_rate=1.0e-2")
 ASYNC = "trainer.mode=colocate_async"
@@ -38,8 +46,9 @@ EVERY_TIME = {
         *("algorithm.name=ppo", KL, ASYNC, WEIGHTS, *ADAPTERS),
         *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0", DEV, *TOOL_CALLS),
     ),
-    "grpo, half of the siblings": (
+    "grpo, half of the siblings, some void": (
         *("rollout.prompts_per_step=6", "rollout.samples_per_prompt=8", "optimizer.mini_batch_prompts=6", HALF),
+        *("algorithm.recompute_old_logprobs=true", "data.train=[three.parquet,other_three.parquet]"),
     ),
 }
 ON_DEMAND = {
@@ -59,20 +68,27 @@ RUNS = [
 
 
 @pytest.fixture(scope="module")
-def rewards(workspace: Any) -> Iterator[Path]:
-    (workspace.folder / "algorithm_rewards.py").write_text(REWARD)
-    yield workspace.folder
+def rewards(workspace: Any) -> Path:
+    """The reward function, and two data sets of three questions each whose ids are equal."""
+    folder: Path = workspace.folder
+    (folder / "algorithm_rewards.py").write_text(REWARD)
+    questions = read_questions(folder / "train.parquet").questions[:6]
+    for name, three in (("three", questions[:3]), ("other_three", questions[3:])):
+        rows = [QuestionRow(replace(it, id=str(i), dataset=name), relation="capital") for i, it in enumerate(three)]
+        write_questions(folder / f"{name}.parquet", rows, split="train")
+    return folder
 
 
 def train(workspace: Any, name: str, overrides: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     settings = (
         *(f"run.name={name}", "trainer.total_steps=2", "trainer.save_every_steps=2"),
-        *("reward={algorithm_rewards:parity: 1.0}", *overrides),
+        *("reward={algorithm_rewards:parity: 1.0}", "trainer.max_void_share=0.9", *overrides),
     )
     command = [sys.executable, "-m", "search_rl.cli.main", "train", str(workspace.config)]
     path = os.pathsep.join([str(workspace.folder), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [*command, *(part for setting in settings for part in ("--set", setting))],
+        cwd=workspace.folder,
         capture_output=True,
         text=True,
         timeout=300,
@@ -81,13 +97,12 @@ def train(workspace: Any, name: str, overrides: tuple[str, ...]) -> subprocess.C
     )
 
 
-def moved_weights(workspace: Any, export: Path) -> set[str]:
+def moved_weights(start: Path, export: Path) -> set[str]:
     import torch
     from transformers import AutoModelForCausalLM
 
     before, after = (
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
-        for folder in (workspace.folder / "tiny", export)
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict() for folder in (start, export)
     )
     assert before.keys() == after.keys()
     return {name for name in before if not torch.equal(before[name].bfloat16(), after[name].bfloat16())}
@@ -95,11 +110,16 @@ def moved_weights(workspace: Any, export: Path) -> set[str]:
 
 @pytest.mark.parametrize("overrides", RUNS)
 def test_two_steps_of_the_algorithm(
-    workspace: Any, rewards: Path, overrides: tuple[str, ...], request: pytest.FixtureRequest
+    workspace: Any,
+    calling_model: Path,
+    rewards: Path,
+    overrides: tuple[str, ...],
+    request: pytest.FixtureRequest,
 ) -> None:
     """Would catch an algorithm that does not start, does not learn, or whose figures are no numbers."""
     name = "".join(letter if letter.isalnum() else "_" for letter in request.node.callspec.id)
-    done = train(workspace, name, overrides)
+    model = calling_model if TOOL_CALLS[0] in overrides else workspace.folder / "tiny"
+    done = train(workspace, name, (f"model.path={model}", *overrides))
     assert done.returncode == 0, done.stderr
     folder = replace(workspace, name=name).run_folder
     rows = read_metrics(folder.root / "metrics.jsonl")
@@ -108,32 +128,69 @@ def test_two_steps_of_the_algorithm(
         assert [key for key, value in row.items() if not isinstance(value, int | float) or not isfinite(value)] == []
         assert row["actor/skipped_updates_total"] == 0
         assert row["actor/grad_norm"] > 0
+    assert max(row["agent/void_reward_share"] for row in rows) > 0
     assert rows[0]["agreement/pearson"] >= 0.99
-    assert moved_weights(workspace, folder.export)
+    assert moved_weights(model, folder.export)
     if HALF in overrides:
-        check_half(replace(workspace, name=name), rows)
+        check_group_statistics(replace(workspace, name=name), rows, count=4)
     if TOOL_CALLS[0] in overrides:
-        check_tool_calls(replace(workspace, name=name))
+        check_tool_calls(replace(workspace, name=name), rows[0])
     if DEV in overrides:
         assert f"best on the dev questions: {folder.best} (step 2, exact match 0.000)" in done.stdout
     check_pieces(rows, overrides)
 
 
-def check_tool_calls(run: Any) -> None:
-    """The call stands in the prompt."""
+def check_tool_calls(run: Any, row: dict[str, Any]) -> None:
+    """Calls that vLLM sampled were answered by the service, in a turn of the tool, and the policy went on behind it."""
     codec = load_codec(str(run.folder / "tiny"))
-    assert all("<tool_call>" in codec.decode(it.trajectory.prompt.token_ids) for it in run.rollouts(2))
+    trajectories = [it.trajectory for it in run.rollouts(row["step"])]
+    assert all("<tool_call>" in codec.decode(trajectory.prompt.token_ids) for trajectory in trajectories)
+    searching = [trajectory for trajectory in trajectories if trajectory.num_searches]
+    assert 0 < len(searching) < len(trajectories)
+    for trajectory in searching:
+        first, second = trajectory.turns
+        assert first.action == Search("the capital")
+        assert first.text.endswith("</tool_call>") and first.environment is not None
+        assert "<tool_response>" in codec.decode(first.environment.token_ids)
+        assert "ville." in codec.decode(first.environment.token_ids)
+        assert second.policy.token_ids
+    assert row["waste/behind_stop_tokens"] == 0
 
 
-def check_half(run: Any, rows: list[dict[str, Any]]) -> None:
-    """What verl trained on is, by its mean, what the stored rollouts say should be: 24 of 48, more than are checked."""
+def check_group_statistics(run: Any, rows: list[dict[str, Any]], *, count: int) -> None:
+    """What verl trained on is, by its own figures, what the stored rollouts say should be: groups without the void."""
     for row in rows:
+        assert row["agreement/turn_1_mean_abs_gap"] <= 0.03, "the trainer's own log-probs are there at every step"
         rollouts = run.rollouts(row["step"])
-        rewards, groups = [it.reward.total for it in rollouts], [it.group_id for it in rollouts]
-        kept = list(compress(rewards, most_varied(rewards, groups, range(48), 4)))
-        assert (len(rewards), len(kept)) == (48, 24)
-        assert row["critic/score/mean"] == pytest.approx(fmean(kept))
-        assert row["reward/total"] == pytest.approx(fmean(rewards))
+        check_groups(rollouts)
+        rewards, groups = [it.reward.total for it in rollouts], [None if it.is_void else it.group_id for it in rollouts]
+        kept = list(compress(rollouts, most_varied(rewards, groups, range(len(rollouts)), count)))
+        sizes = Counter(group for group in groups if group is not None)
+        assert len(kept) == sum(min(count, size) for size in sizes.values()) < len(rollouts)
+        assert row["critic/score/mean"] == pytest.approx(fmean(it.reward.total for it in kept))
+        assert row["reward/total"] == pytest.approx(fmean(it.reward.total for it in rollouts if not it.is_void))
+        credit = credit_by_hand([(it.group_id, it.reward.total) for it in kept])
+        num_tokens = [sum(it.trajectory.response_mask) for it in kept]
+        mean = sum(a * n for a, n in zip(credit, num_tokens, strict=True)) / sum(num_tokens)
+        found = [row[f"critic/advantages/{name}"] for name in ("mean", "max", "min")]
+        assert found == pytest.approx([mean, max(credit), min(credit)], abs=1e-4)
+
+
+def check_groups(rollouts: list[Rollout]) -> None:
+    """Each step asks all six questions eight times; as many ids as one data set has, and twice as many groups (D9)."""
+    asked = Counter((it.group_id, it.trajectory.question.key) for it in rollouts)
+    assert (len(asked), set(asked.values())) == (6, {8})
+    assert len({group for group, _ in asked}) == len({question for _, question in asked}) == 6
+    assert len({it.trajectory.question.id for it in rollouts}) == 3
+
+
+def credit_by_hand(kept: list[tuple[str, float]]) -> list[float]:
+    """GRPO's advantage of each episode (group, reward); a group of one teaches nothing."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for group, reward in kept:
+        groups[group].append(reward)
+    spread = {group: stdev(rewards) if len(rewards) > 1 else 1.0 for group, rewards in groups.items()}
+    return [(reward - fmean(groups[group])) / (spread[group] + 1e-6) for group, reward in kept]
 
 
 def check_pieces(rows: list[dict[str, Any]], overrides: tuple[str, ...]) -> None:

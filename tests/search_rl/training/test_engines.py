@@ -105,7 +105,7 @@ def test_infinite_gradient_of_a_finite_loss_moves_nothing(engine: Any) -> None:
     update(engine, EPISODES)
 
 
-def test_mini_batch_of_void_rows_is_no_update_and_no_fault(engine: Any) -> None:
+def test_d11_a_mini_batch_of_void_rows_is_no_update_and_no_fault(engine: Any) -> None:
     """Would catch 0 / 0: verl's loss of such a mini-batch is NaN, and one outage would stop the run."""
     before = weights_of(engine)
     metrics = update(engine, [VOID, VOID])

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from search_rl.agent.episode import Limits
+from search_rl.agent.selection import protocol_for
+from search_rl.codec import TransformersCodec
 from search_rl.config import load_config
-from search_rl.errors import ConfigError
+from search_rl.errors import ConfigError, DataError
 from search_rl.models import context_tokens
 from search_rl.training.overrides import verl_overrides
-from search_rl.training.preflight import check_before_training, check_before_warm_up
+from search_rl.training.preflight import check_before_training, check_before_warm_up, check_prompts
+from search_rl.types import Question
+from tests.search_rl.agent.families import llama3_1, qwen2_5, tekken_base
 
 DEMO = Path("configs/demo.yaml")
 
@@ -72,3 +79,33 @@ def test_the_trainer_gets_the_whole_switch() -> None:
     prefix = "+actor_rollout_ref.rollout.custom.search_rl.conversation."
     lines = [line.removeprefix(prefix) for line in verl_overrides(config) if line.startswith(prefix)]
     assert lines == ["protocol=tool_call", "prompt=short", "max_queries=3", "keep_reasoning=True"]
+
+
+@pytest.mark.parametrize("family", [qwen2_5, llama3_1, tekken_base])
+def test_question_longer_than_the_prompt_budget_is_named_whatever_its_length_in_letters(
+    family: Callable[[], TransformersCodec],
+) -> None:
+    """Only the question of most bytes was looked at: one of fewer bytes and more tokens ended the run in its middle."""
+    codec = family()
+    protocol = protocol_for(codec, protocol="tags", prompt="short", max_queries=1, keep_reasoning=True)
+    long, rare, fits = (
+        Question(name, text, ("x",), "toy")
+        for name, text in (("long", "where is it " * 30), ("rare", "\u1680\u0d9e" * 50), ("fits", "who?"))
+    )
+    sizes = {question.id: len(protocol.prompt_ids(codec, question)) for question in (long, rare, fits)}
+    assert len(rare.text.encode()) < len(long.text.encode()) and sizes["rare"] > sizes["long"]
+    with pytest.raises(DataError, match=rf"q.parquet: the prompt of question 'rare' has {sizes['rare']} tokens"):
+        check_prompts(codec, protocol, [fits, long, rare], sizes["rare"] - 1, Path("q.parquet"))
+    check_prompts(codec, protocol, [fits, long, rare], sizes["rare"], Path("q.parquet"))
+
+
+@given(text=st.text(max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_prompt_that_may_be_over_its_budget_is_encoded(text: str) -> None:
+    """A bound by bytes that is none: a question over its budget would be let through unread."""
+    for codec in (qwen2_5(), llama3_1(), tekken_base()):
+        protocol = protocol_for(codec, protocol="tags", prompt="short", max_queries=1, keep_reasoning=True)
+        question = Question("1", text, ("x",), "toy")
+        num_tokens = len(protocol.prompt_ids(codec, question))
+        with pytest.raises(DataError):
+            check_prompts(codec, protocol, [question], num_tokens - 1, Path("q"))

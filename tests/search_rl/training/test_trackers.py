@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+import struct
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,22 +90,83 @@ def test_trackers_write_below_the_root_of_the_runs(monkeypatch: pytest.MonkeyPat
     assert "WANDB_MODE" not in variables
 
 
-@pytest.mark.slow
-def test_our_metrics_reach_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch a metric that is no number to TensorBoard, one that is lost, and event files in another place."""
+def tensorboard_points(run_folder: Path) -> dict[str, list[tuple[int, Any]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run_folder / "tensorboard"))
+    events.Reload()
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def wandb_points(run_folder: Path) -> dict[str, list[tuple[int, Any]]]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = run_folder.glob("wandb/offline-run-*/run-*.wandb")
+    points = defaultdict(list)
+    for data in wandb_records(path.read_bytes()):
+        history = Record.FromString(data).history.item
+        items = {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in history}
+        for name, value in items.items():
+            points[name].append((items["_step"], value))
+    return points
+
+
+def wandb_records(file: bytes) -> Iterator[bytes]:
+    """The records of W&B's file: LevelDB's log format behind a header of seven bytes."""
+    start, record = 7, b""
+    while start + 7 <= len(file):
+        _, size, kind = struct.unpack_from("<IHB", file, start)
+        record += file[start + 7 : start + 7 + size]
+        if kind in (1, 4):  # The whole record, or its last part.
+            yield record
+            record = b""
+        start += 7 + size
+        if 32768 - start % 32768 < 7:
+            start += 32768 - start % 32768
+
+
+def mlflow_points(run_folder: Path) -> dict[str, list[tuple[int, Any]]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{run_folder.parent / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("search-rl").experiment_id])
+    histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    return {name: [(point.step, point.value) for point in history] for name, history in histories.items()}
+
+
+def trackio_points(run_folder: Path) -> dict[str, list[tuple[int, Any]]]:
+    points = defaultdict(list)
+    with closing(sqlite3.connect(run_folder.parent / "trackio" / "search-rl.db")) as database:
+        for step, metrics in database.execute("select step, metrics from metrics order by step"):
+            for name, value in json.loads(metrics).items():
+                points[name].append((step, value))
+    return points
+
+
+POINTS = {
+    "tensorboard": tensorboard_points,
+    "wandb": wandb_points,
+    "mlflow": mlflow_points,
+    "trackio": trackio_points,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POINTS)
+def test_our_metrics_reach_the_tracker(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch a metric that is no number to a tracker, one that is lost, and files in another place. MLflow
+    and trackio are not in the lock: where they are installed this is their test too."""
+    for variable, setting in tracker_environment((name,), run_folder=tmp_path / "run").items():
+        monkeypatch.setenv(variable, setting)
+    pytest.importorskip(name)
     from verl.utils.tracking import Tracking
 
-    variables = tracker_environment(("tensorboard",), run_folder=tmp_path / "run")
-    monkeypatch.setenv("TENSORBOARD_DIR", variables["TENSORBOARD_DIR"])
-    tracking = Tracking("search-rl", "run", ["tensorboard"])
+    (tmp_path / "run").mkdir()
+    tracking = Tracking("search-rl", "run", [name], config={"trainer": {}})
     metrics = hand_counted_metrics()
     for step in (1, 2):
         tracking.log({name: value * step for name, value in metrics.items()}, step)
     tracking.finish()
-    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
-    events.Reload()
-    assert set(events.Tags()["scalars"]) == set(metrics)
-    for name, value in metrics.items():
-        points = [(event.step, event.value) for event in events.Scalars(name)]
-        assert points == [(1, pytest.approx(value, rel=1e-6)), (2, pytest.approx(2 * value, rel=1e-6))]
+    points = POINTS[name](tmp_path / "run")
+    for metric, value in metrics.items():
+        assert points[metric] == [(1, pytest.approx(value, rel=1e-6)), (2, pytest.approx(2 * value, rel=1e-6))]
