@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 from numpy.typing import NDArray
 
@@ -145,6 +147,21 @@ def test_another_corpus_or_encoder_starts_anew_and_says_so(
     build_index(some_corpus(tmp_path / "c.jsonl", num_passages), out, encoder, notice=notices.append)
     assert encoder.count == num_passages
     assert notices == [f"encoding starts anew: {reason}"]
+
+
+def test_shards_of_before_backends_were_named_are_taken(tmp_path: Path) -> None:
+    """Would catch an update of this package, a new field of the spec in it, that encodes for hours once more."""
+    corpus, out = some_corpus(tmp_path / "c.jsonl", 2 * SHARD), tmp_path / "index"
+    before, after = CountingEncoder(most=SHARD), CountingEncoder()
+    before.spec = after.spec = replace(before.spec, backend="torch")
+    with pytest.raises(RuntimeError):
+        build_index(corpus, out, before)
+    key = tmp_path / ".index.building" / "shards" / "key.json"
+    content = orjson.loads(key.read_bytes())
+    del content["encoder"]["backend"]
+    key.write_bytes(orjson.dumps(content))
+    build_index(corpus, out, after)
+    assert after.count == SHARD
 
 
 def test_another_kind_takes_the_vectors_that_are_there(tmp_path: Path) -> None:
