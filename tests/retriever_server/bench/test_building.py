@@ -37,7 +37,7 @@ def test_command_kills_a_build_resumes_it_and_compares(retriever: str, tmp_path:
         "--retriever",
         retriever,
         "--kills",
-        "2",
+        "4",
         "--out",
         str(tmp_path),
     ]
