@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from retriever_server.adding import add_to_index
 from retriever_server.errors import IndexFolderError
+from retriever_server.importing import import_index
 from retriever_server.index import build_index
 from retriever_server.opening import check_index
 from retriever_server.schema import Passage
@@ -81,6 +82,20 @@ def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(main.app, ["index", "build", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     said(result.stderr.strip())
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+@pytest.mark.parametrize(("with_bm25", "times"), [(False, 1), (True, 3)])
+def test_an_import_without_room_copies_nothing(
+    with_bm25: bool, times: int, planets_folder: Path, tmp_path: Path
+) -> None:
+    """Would catch an hour of copying before the bad news, or BM25 weights that are thought of after it."""
+    with (tmp_path / "corpus.jsonl").open("wb") as file:
+        file.truncate(VAST_BYTES)
+    vectors, out = planets_folder / "index.faiss", tmp_path / "index"
+    with pytest.raises(IndexFolderError) as caught:
+        import_index([vectors], tmp_path / "corpus.jsonl", out, BagOfWordsEncoder(), with_bm25=with_bm25)
+    assert said(str(caught.value))[0] == pytest.approx((times * VAST_BYTES + SPARE_BYTES) / 1e9, abs=0.1)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
