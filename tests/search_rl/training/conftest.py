@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from tokenizers import AddedToken
 
 from search_rl import records
 from search_rl.agent.protocols import PROTOCOLS, AgentProtocol
@@ -34,6 +35,7 @@ os.environ["VERL_PLATFORM"] = "cpu"
 COUNTRIES = ["Peru", "Chad", "Mali", "Fiji", "Oman", "Cuba", "Iran", "Togo", "Laos", "Iraq", "Niue", "Guam"]
 START_SECONDS, STEP_SECONDS = 300.0, 120.0
 VOCABULARY_SIZE = 49152
+SURE_LOGIT = 34.0
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 @pytest.fixture(scope="session")
 def searching_model(workspace: Workspace) -> Path:
     """A checkpoint that searches in its first turn, whatever is asked: what it says next depends on the last token."""
-    return _saying_model(workspace, PROTOCOLS["short"], "<search>the capital</search>", logit=34.0)
+    reply = ("<search>", "the capital", "</search>")
+    return _saying_model(workspace, PROTOCOLS["short"], reply, logit=SURE_LOGIT)
 
 
 @pytest.fixture(scope="session")
@@ -215,48 +218,37 @@ def calling_model(workspace: Workspace) -> Path:
     """The same in the words of `agent.protocol: tool_call`, in every other turn: the others are random tokens."""
     codec = load_codec(workspace.folder / "tiny")
     protocol = protocol_for(codec, protocol="tool_call", prompt="short", max_queries=1, keep_reasoning=True)
-    call = '{"name": "search", "arguments": {"query": "the capital"}}'
-    return _saying_model(workspace, protocol, f"<tool_call>{call}</tool_call>", logit=log(VOCABULARY_SIZE))
+    reply = ("<tool_call>", '{"name": "search", "arguments": {"query": "the capital"}}', "</tool_call>")
+    return _saying_model(workspace, protocol, reply, logit=log(VOCABULARY_SIZE))
 
 
-def _saying_model(workspace: Workspace, protocol: AgentProtocol, reply: str, *, logit: float) -> Path:
-    """A checkpoint that begins a turn with `reply` at the odds of `logit` against zeros; all else is random tokens."""
+def _saying_model(workspace: Workspace, protocol: AgentProtocol, reply: Sequence[str], *, logit: float) -> Path:
+    """A checkpoint that begins a turn with `reply` at the odds of `logit` against zeros; all else is random tokens.
+
+    The pieces of the reply are tokens of its own, each of which says what comes next: the model sees no further back.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     source, out = workspace.folder / "tiny", workspace.folder / f"saying-{protocol.stop[0].strip('</>')}"
     shutil.copytree(source, out)
-    prompt_end = protocol.prompt_ids(load_codec(source), Question("1", "?", (), "toy"))[-1]
-    vocabulary = AutoTokenizer.from_pretrained(source).get_vocab()
-    spelling = _spell(reply.replace(" ", "Ġ"), vocabulary, frozenset({prompt_end}))
-    assert spelling is not None
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in reply])
+    tokenizer.save_pretrained(out)
+    prompt_end = protocol.prompt_ids(load_codec(out), Question("1", "?", (), "toy"))[-1]
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source, tie_word_embeddings=False))
+    model.resize_token_embeddings(len(tokenizer))
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
         model.lm_head.weight.zero_()
-        for last, following in pairwise((prompt_end, *spelling)):
+        for last, following in pairwise((prompt_end, *tokenizer.convert_tokens_to_ids(list(reply)))):
             embedding = model.model.embed_tokens.weight[last]
-            height = (
-                logit if last == prompt_end else 34.0
-            )  # The last norm makes the square root of its size of a vector.
+            height = logit if last == prompt_end else SURE_LOGIT  # The last norm makes a vector sqrt(its size) long.
             model.lm_head.weight[following] += height * embedding / embedding.norm() / len(embedding) ** 0.5
     model.to(torch.bfloat16).save_pretrained(out)
     return out
-
-
-def _spell(text: str, vocabulary: dict[str, int], used: frozenset[int]) -> tuple[int, ...] | None:
-    """`text` in tokens that are all different, the longest first; None where there is no such spelling."""
-    if not text:
-        return ()
-    for end in range(min(len(text), 12), 0, -1):
-        token_id = vocabulary.get(text[:end])
-        if token_id is not None and token_id not in used:
-            rest = _spell(text[end:], vocabulary, used | {token_id})
-            if rest is not None:
-                return (token_id, *rest)
-    return None
 
 
 @pytest.fixture(scope="session")
