@@ -44,7 +44,8 @@ TOOL_CALLS = ("agent.protocol=tool_call", "agent.max_prompt_tokens=300", "optimi
 EVERY_TIME = {
     "ppo with all that differs in kind": (
         *("algorithm.name=ppo", KL, ASYNC, WEIGHTS, *ADAPTERS),
-        *("algorithm.dynamic_sampling=true", "algorithm.overlong_penalty=1.0", DEV, *TOOL_CALLS),
+        *("algorithm.dynamic_sampling=true", "rollout.samples_per_prompt=4", "algorithm.overlong_penalty=1.0", DEV),
+        *TOOL_CALLS,
     ),
     "grpo, half of the siblings, some void": (
         *("rollout.prompts_per_step=6", "rollout.samples_per_prompt=8", "optimizer.mini_batch_prompts=6", HALF),
