@@ -36,8 +36,9 @@ def check_before_training(config: Config) -> Plan:
     check_trackers(config.trainer.trackers)
     _check_model(config)
     made = check_memory(config)
-    for path in (*config.data.train, *config.data.dev):
-        _check_questions(path, config)
+    check_enough([len(_checked_questions(path, config)) for path in config.data.train], config.rollout.prompts_per_step)
+    for path in config.data.dev:
+        _checked_questions(path, config)
     asyncio.run(_check_retriever(config))
     return made
 
@@ -46,7 +47,7 @@ def check_before_warm_up(config: Config) -> None:
     """Raises a SearchRLError for a model, question file or retriever that the warm-up would fail on."""
     _check_model(config)
     for path in config.data.train:
-        _check_questions(path, config)
+        _checked_questions(path, config)
     asyncio.run(_check_retriever(config))
 
 
@@ -61,18 +62,21 @@ def _check_model(config: Config) -> None:
     check_observation_budget(codec, protocol_for(codec, **config.agent.conversation), limits)
 
 
-def _check_questions(path: Path, config: Config) -> None:
-    """The file can be read, is enough for one step, and every prompt fits its budget: a question is never cut."""
+def _checked_questions(path: Path, config: Config) -> tuple[Question, ...]:
+    """The questions of a file, each of which fits its budget: a question is never cut."""
     questions = read_questions(path).questions
-    if path in config.data.train and len(questions) < config.rollout.prompts_per_step:
-        raise ConfigError(
-            f"{path} has {len(questions)} questions, fewer than rollout.prompts_per_step="
-            f"{config.rollout.prompts_per_step}"
-        )
     codec = load_codec(config.model.path)
-    check_prompts(
-        codec, protocol_for(codec, **config.agent.conversation), questions, config.agent.max_prompt_tokens, path
-    )
+    protocol = protocol_for(codec, **config.agent.conversation)
+    check_prompts(codec, protocol, questions, config.agent.max_prompt_tokens, path)
+    return questions
+
+
+def check_enough(sizes: Sequence[int], prompts_per_step: int) -> None:
+    """Raises ConfigError for train files of these sizes that hold less than a step together."""
+    if sum(sizes) < prompts_per_step:
+        raise ConfigError(
+            f"data.train has {sum(sizes)} questions in all, fewer than rollout.prompts_per_step={prompts_per_step}"
+        )
 
 
 def check_prompts(

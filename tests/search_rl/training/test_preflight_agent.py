@@ -18,7 +18,12 @@ from search_rl.config import load_config
 from search_rl.errors import ConfigError, DataError
 from search_rl.models import context_tokens
 from search_rl.training.overrides import verl_overrides
-from search_rl.training.preflight import check_before_training, check_before_warm_up, check_prompts
+from search_rl.training.preflight import (
+    check_before_training,
+    check_before_warm_up,
+    check_enough,
+    check_prompts,
+)
 from search_rl.types import Question
 from tests.search_rl.agent.families import llama3_1, qwen2_5, tekken_base
 
@@ -109,3 +114,10 @@ def test_prompt_that_may_be_over_its_budget_is_encoded(text: str) -> None:
         num_tokens = len(protocol.prompt_ids(codec, question))
         with pytest.raises(DataError):
             check_prompts(codec, protocol, [question], num_tokens - 1, Path("q"))
+
+
+def test_small_train_files_are_enough_together() -> None:
+    """Each file had to hold a step of its own: two of three questions were refused where a step takes six."""
+    check_enough([3, 3], 6)
+    with pytest.raises(ConfigError, match=r"data.train has 6 questions in all, fewer than rollout.prompts_per_step=7"):
+        check_enough([3, 3], 7)
