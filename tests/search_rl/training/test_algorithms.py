@@ -135,15 +135,15 @@ def test_two_steps_of_the_algorithm(
     if HALF in overrides:
         check_group_statistics(replace(workspace, name=name), rows, count=4)
     if TOOL_CALLS[0] in overrides:
-        check_tool_calls(replace(workspace, name=name), rows[0])
+        check_tool_calls(replace(workspace, name=name), model, rows[0])
     if DEV in overrides:
         assert f"best on the dev questions: {folder.best} (step 2, exact match 0.000)" in done.stdout
     check_pieces(rows, overrides)
 
 
-def check_tool_calls(run: Any, row: dict[str, Any]) -> None:
+def check_tool_calls(run: Any, model: Path, row: dict[str, Any]) -> None:
     """Calls that vLLM sampled were answered by the service, in a turn of the tool, and the policy went on behind it."""
-    codec = load_codec(str(run.folder / "tiny"))
+    codec = load_codec(model)
     trajectories = [it.trajectory for it in run.rollouts(row["step"])]
     assert all("<tool_call>" in codec.decode(trajectory.prompt.token_ids) for trajectory in trajectories)
     searching = [trajectory for trajectory in trajectories if trajectory.num_searches]
