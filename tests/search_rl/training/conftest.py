@@ -237,7 +237,7 @@ def _saying_model(workspace: Workspace, protocol: AgentProtocol, reply: Sequence
     tokenizer.save_pretrained(out)
     prompt_end = protocol.prompt_ids(load_codec(out), Question("1", "?", (), "toy"))[-1]
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source, tie_word_embeddings=False))
-    model.resize_token_embeddings(len(tokenizer))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
