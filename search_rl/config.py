@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from retriever_server.schema import RetrieverName
 from search_rl.config_algorithm import AlgorithmSection, CriticSection
 from search_rl.errors import ConfigError
 from search_rl.presets import DEFAULT, PRESETS, budgets_label
@@ -95,6 +96,22 @@ class RetrieverSection(Section):
     def client_options(self) -> dict[str, Any]:
         """What `SearchClient` takes."""
         return {"url": self.urls, **self.model_dump(exclude={"url", "top_k"})}
+
+
+class ServiceSection(Section):
+    """What `search-rl serve --config` serves, and what the demo builds: an index folder, and how it is searched.
+
+    `rerank` is a CrossEncoder (hub id or folder) that orders the best 20 anew.
+    """
+
+    index: Path | None = None
+    retriever: RetrieverName = "dense"
+    rerank: str | None = None
+
+    @property
+    def built_for(self) -> RetrieverName:
+        """What a folder must be built for, to be searched so: the controls look at no part of it."""
+        return self.retriever if self.retriever in ("bm25", "hybrid") else "dense"
 
 
 class AgentSection(Section):
@@ -257,6 +274,7 @@ class Config(Section):
     model: ModelSection
     data: DataSection
     retriever: RetrieverSection = RetrieverSection()
+    service: ServiceSection = ServiceSection()
     agent: AgentSection = AgentSection()
     reward: dict[str, float] = Field(default_factory=lambda: {"exact_match": 1.0})
     rollout: RolloutSection = RolloutSection()

@@ -100,12 +100,11 @@ def _tree_bytes() -> int:
 
 
 @contextmanager
-def serving(index: Path, url: str) -> Iterator[None]:
+def serving(index: Path, url: str, *options: str) -> Iterator[None]:
     """The retrieval service at `url` for the length of a block. Raises DemoError when it does not come up."""
-    port = str(urlsplit(url).port or 80)
-    command = [sys.executable, "-m", "search_rl.cli.main", "serve", "--index", str(index), "--port", port]
-    print(f"\n[serve] search-rl serve --index {index} --port {port}", flush=True)
-    with subprocess.Popen(command, start_new_session=True) as service:
+    arguments = ["serve", "--index", str(index), "--port", str(urlsplit(url).port or 80), *options]
+    print(f"\n[serve] search-rl {' '.join(arguments)}", flush=True)
+    with subprocess.Popen([sys.executable, "-m", "search_rl.cli.main", *arguments], start_new_session=True) as service:
         try:
             _await_health(service, url)
             yield
@@ -141,7 +140,7 @@ def run_demo(config_path: Path, overrides: Sequence[str]) -> Path:
     memory = MemoryWatch(stages)
     memory.start()
     _prepare(stages, config)
-    with serving(FACTBOOK / "index", config.retriever.urls[0]):
+    with serving(config.service.index or FACTBOOK / "index", config.retriever.urls[0], *options):
         evaluations = warm / "eval"
         limit = ["--limit", str(config.eval.before_questions)] if config.eval.before_questions else []
         stages.run("eval before", "eval", *options, *limit, "--out", str(evaluations / "before"))
@@ -168,9 +167,10 @@ def _prepare(stages: Stages, config: Config) -> None:
         stages.run("data", "data", "factbook", "--out", str(FACTBOOK))
     if not Path(config.model.path).exists():
         stages.run("model", "model", "smollm2-135m", "--out", config.model.path)
-    if not (FACTBOOK / "index").exists():
-        corpus, index = FACTBOOK / "corpus.jsonl", FACTBOOK / "index"
-        stages.run("index", "index", "build", "--corpus", str(corpus), "--out", str(index))
+    index = config.service.index or FACTBOOK / "index"
+    if not index.exists():
+        what = ("--corpus", str(FACTBOOK / "corpus.jsonl"), "--retriever", config.service.built_for)
+        stages.run("index", "index", "build", *what, "--out", str(index))
 
 
 def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: dict[str, int]) -> Path:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retriever_server.schema import RetrieverName
+from search_rl.cli import agent_options as options
+
+if TYPE_CHECKING:
+    from search_rl.config import ServiceSection
 
 _LIMITS, _QUEUE, _RAY = "Limits of a request", "Queue", "Ray"
 
 
 def serve(
     *,
-    index: Annotated[Path, typer.Option(help="Index folder.")],
+    index: Annotated[Path | None, typer.Option(help="Index folder; the config's service.index if unset.")] = None,
     retriever: Annotated[
-        RetrieverName, typer.Option(help="How to search; `random` and `empty` are controls for ablations.")
-    ] = "dense",
+        RetrieverName | None,
+        typer.Option(
+            help="How to search: dense if neither this nor a config says otherwise; `random` and `empty` are controls."
+        ),
+    ] = None,
     rerank: Annotated[
         str | None, typer.Option(help="CrossEncoder (hub id or folder) that orders the best 20 anew.")
     ] = None,
+    config: options.ConfigFile = None,
+    set_: options.Overrides = None,
     host: Annotated[str, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the port and the memory-mapped index.")] = 1,
@@ -77,9 +87,13 @@ def serve(
     from retriever_server.serving import serve as serve_index
     from retriever_server.settings import Batching, ClusterPlan, ServiceSettings
 
+    section = _service_section(config, set_ or ())
+    index = index or section.index
+    if index is None:
+        raise typer.BadParameter("--index is missing, and no config says service.index")
     settings = ServiceSettings(
-        retriever=retriever,
-        rerank=rerank,
+        retriever=retriever or section.retriever,
+        rerank=rerank or section.rerank,
         top_k=top_k,
         limits=Limits(
             max_body_bytes=max_body_mib * 2**20,
@@ -105,3 +119,11 @@ def serve(
         else None
     )
     serve_index(index, settings, host=host, port=port, workers=workers, cluster=cluster, report=typer.echo)
+
+
+def _service_section(config: Path | None, overrides: Sequence[str]) -> ServiceSection:
+    from search_rl.config import ServiceSection
+    from search_rl.evaluation.assemble import read_config
+
+    loaded = read_config(config, overrides)
+    return loaded.service if loaded else ServiceSection()

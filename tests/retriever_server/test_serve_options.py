@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from retriever_server import serving
@@ -25,6 +26,8 @@ COMMAND = typer.main.get_command(app)
 # By option: what is typed, the setting that it reaches, and what that then is.
 OPTIONS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "index": (("--index", "elsewhere"), "folder", Path("elsewhere")),
+    "set_": (("--config", "configs/demo.yaml", "--set", "service.retriever=hybrid"), "settings.retriever", "hybrid"),
+    "config": (("--config", "RERANKING"), "settings.rerank", "another-model"),
     "retriever": (("--retriever", "bm25"), "settings.retriever", "bm25"),
     "rerank": (("--rerank", "a-model"), "settings.rerank", "a-model"),
     "host": (("--host", "127.0.0.2"), "host", "127.0.0.2"),
@@ -88,9 +91,11 @@ def test_each_option_reaches_its_setting_and_no_other(option: str, taken_port: i
         assert (handed_over(taken_port)["cluster"], handed_over(taken_port, "--ray")["cluster.num_shards"]) == (None, 1)
         return
     (tmp_path / "token").write_text("a-token\n")
+    demo = yaml.safe_load(Path("configs/demo.yaml").read_text())
+    (tmp_path / "reranking").write_text(yaml.safe_dump({**demo, "service": {"rerank": "another-model"}}))
     typed, setting, value = OPTIONS[option]
     before = handed_over(taken_port, *(word for word in typed if word == "--ray"))
-    after = handed_over(taken_port, *(str(tmp_path / "token") if word == "TOKEN" else word for word in typed))
+    after = handed_over(taken_port, *(str(tmp_path / word.lower()) if word.isupper() else word for word in typed))
     assert {name: after[name] for name in after if after[name] != before[name]} == {setting: value}
 
 
@@ -107,3 +112,13 @@ def test_the_defaults_of_the_command_are_those_of_the_service(taken_port: int) -
     settings = dict(flat({"settings": ServiceSettings(), "cluster": ClusterPlan()}))
     assert {name: given[name] for name in settings} == settings
     assert (given["host"], given["workers"]) == (serving.DEFAULT_HOST, 1)
+
+
+def test_an_option_wins_over_the_config_and_one_of_them_names_the_index(taken_port: int) -> None:
+    """Would catch a control experiment that is run over what the file says, and a service of no index."""
+    config = ("--config", "configs/demo.yaml", "--set", "service.retriever=hybrid", "--set", "service.index=i")
+    assert handed_over(taken_port, *config, "--retriever", "random")["settings.retriever"] == "random"
+    result = CliRunner().invoke(app, ["--port", str(taken_port), *config])
+    assert isinstance(result.exception, ServingError), "the index comes from the config"
+    result = CliRunner().invoke(app, ["--port", str(taken_port)])
+    assert result.exit_code == 2 and "--index is missing" in result.output
