@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from typing import Any
 import faiss
 
 from retriever_server.bench.queries import EncodedQueries
-from retriever_server.dense import INDEX_FILE
+from retriever_server.dense import INDEX_FILE, open_dense
 from retriever_server.encoders import Encoder
+from retriever_server.index import open_passages
 
 _LEAST_REPEATS = 3
 
@@ -23,10 +25,12 @@ _LEAST_REPEATS = 3
 class BareSearch:
     """FAISS alone, memory-mapped, with the service's threshold; `encoder_seconds` is of one query, None without one.
 
-    `batched_queries_per_second` is one `index.search` of all queries at once.
+    `open_seconds` is of opening passages and vectors, none of which were in memory; `batched_queries_per_second` is one
+    `index.search` of all queries at once.
     """
 
     num_queries: int
+    open_seconds: float
     batched_queries_per_second: float
     scan_seconds: float
     encoder_seconds: float | None
@@ -41,6 +45,7 @@ def measure_bare(
     folder: Path, queries: EncodedQueries, *, top_k: int, seconds: float, encoder: Encoder | None = None
 ) -> BareSearch:
     """Each figure from repeats over about so many seconds, three at least, after one that is not counted."""
+    open_seconds = _open_seconds(folder)
     index: Any = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP_IFC)
     vectors_ND, rows, texts = queries.vectors_ND, cycle(range(len(queries.texts))), cycle(queries.texts)
     all_seconds = _median_seconds(lambda: index.search(vectors_ND, top_k), seconds)
@@ -51,10 +56,28 @@ def measure_bare(
         encoder_seconds = _median_seconds(lambda: encode_queries([next(texts)]), seconds)
     return BareSearch(
         num_queries=len(vectors_ND),
+        open_seconds=open_seconds,
         batched_queries_per_second=len(vectors_ND) / all_seconds,
         scan_seconds=scan_seconds,
         encoder_seconds=encoder_seconds,
     )
+
+
+def forget_files(folder: Path) -> None:
+    """Have the system drop from memory what it holds of the files of a folder, as after a start of the machine."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _open_seconds(folder: Path) -> float:
+    forget_files(folder)
+    start = time.perf_counter()
+    store, manifest = open_passages(folder)
+    opened = store, open_dense(folder, manifest)
+    seconds = time.perf_counter() - start
+    del opened
+    return seconds
 
 
 def _median_seconds(work: Callable[[], object], seconds: float) -> float:

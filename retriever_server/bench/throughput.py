@@ -13,7 +13,7 @@ from typing import Literal
 import orjson
 from pydantic import TypeAdapter
 
-from retriever_server.bench.bare import BareSearch, measure_bare
+from retriever_server.bench.bare import BareSearch, forget_files, measure_bare
 from retriever_server.bench.load import Load, LoadResult, LoadSpec
 from retriever_server.bench.process import (
     Server,
@@ -69,7 +69,7 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerRun:
-    """A server from its start through all loads."""
+    """A server from its start, with nothing of the index in memory, through all loads."""
 
     seconds_to_port: float
     seconds_to_ready: float
@@ -158,6 +158,7 @@ def _run(
     report: Callable[[str], None],
 ) -> ServerRun:
     points: list[LoadPoint] = []
+    forget_files(Path(arguments[0]))
     with running_server(_SERVERS[name], arguments) as server:
         report(f"{name}: port after {server.seconds_to_port:.1f} s, ready after {server.seconds_to_ready:.1f} s")
         for load in loads:
