@@ -70,7 +70,8 @@ class MicroBatcher:
 
     Requests take turns, `share_queries` each, until `max_batch_queries` are together. Equal queries of
     a batch are searched once. Use it inside one running event loop at a time. With `num_threads` above one so
-    many batches are under way at a time: for a retriever that only waits for other machines.
+    many batches are under way at a time: for a retriever that waits for other machines, or does one step for a batch
+    while it does another for the next.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from retriever_server.encoders import location_of, passage_text
 from retriever_server.errors import EncoderError
-from retriever_server.retrievers import Retriever
+from retriever_server.retrievers import Retriever, one_at_a_time
 from retriever_server.schema import ScoredPassage
 
 RERANK_DEPTH = 20
@@ -15,7 +15,7 @@ _SCORE_DECIMALS = 5
 
 
 class Reranker(Protocol):
-    """Says how well passages answer queries; for one thread at a time."""
+    """Says how well passages answer queries; threads may call it side by side."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """A score for each (query, passage text); higher is better."""
@@ -29,7 +29,8 @@ class CrossEncoderReranker:
     """
 
     def __init__(self, name: str, *, batch_size: int = 32, trust_remote_code: bool = False) -> None:
-        self._model, self._batch_size = _load(name, location_of(name), trust_remote_code), batch_size
+        model = _load(name, location_of(name), trust_remote_code)
+        self._predict, self._batch_size = one_at_a_time(model.predict), batch_size
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The model's raw output (a sigmoid would make equals of all good passages), free of the batch's noise."""
@@ -37,7 +38,7 @@ class CrossEncoderReranker:
 
         if not pairs:
             return []
-        scores = self._model.predict(
+        scores = self._predict(
             list(pairs), batch_size=self._batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
         )
         return [round(float(score), _SCORE_DECIMALS) for score in scores]

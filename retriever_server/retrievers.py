@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from retriever_server.fusion import reciprocal_rank_fusion
 from retriever_server.schema import Hits, ScoredPassage
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from retriever_server.dense import DenseIndex
     from retriever_server.encoders import Encoder
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 # Four times the 50 hits that an answer rarely exceeds. Cormack et al. fused runs of 1,000, which takes ten times
 # as long to fuse.
 FUSION_DEPTH = 200
 
 
 class Retriever(Protocol):
-    """One way to search; called by one thread at a time."""
+    """One way to search. Where batches overlap several threads call it, and each of its steps serves one at a time."""
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[ScoredPassage]]:
         """Per query at most `top_k` passages, best first; perhaps fewer, perhaps none.
@@ -30,6 +34,17 @@ class Retriever(Protocol):
         A smaller `top_k` finds the beginning of what a larger one finds: requests that share a search differ in it.
         """
         ...
+
+
+def one_at_a_time(step: Callable[P, T]) -> Callable[P, T]:
+    """The step, which others wait for while a thread is in it: a model, an index or a stemmer is for one thread."""
+    lock = Lock()
+
+    def alone(*arguments: P.args, **options: P.kwargs) -> T:
+        with lock:
+            return step(*arguments, **options)
+
+    return alone
 
 
 class RowRetriever(ABC):
@@ -53,11 +68,11 @@ class DenseRetriever(RowRetriever):
 
     def __init__(self, index: DenseIndex, encoder: Encoder, store: PassageStore) -> None:
         super().__init__(store)
-        self._index, self._encoder = index, encoder
+        self._encode, self._search = one_at_a_time(encoder.encode_queries), one_at_a_time(index.search)
 
     def search_rows(self, queries: Sequence[str], top_k: int) -> list[Hits]:
         """See RowRetriever; equal scores by row."""
-        return self._index.search(self._encoder.encode_queries(queries), top_k)
+        return self._search(self._encode(queries), top_k)
 
 
 class BM25Retriever(RowRetriever):
@@ -65,11 +80,11 @@ class BM25Retriever(RowRetriever):
 
     def __init__(self, index: BM25Index, store: PassageStore) -> None:
         super().__init__(store)
-        self._index = index
+        self._search = one_at_a_time(index.search)
 
     def search_rows(self, queries: Sequence[str], top_k: int) -> list[Hits]:
         """See RowRetriever; equal scores by row."""
-        return self._index.search(queries, top_k)
+        return self._search(queries, top_k)
 
 
 class HybridRetriever(RowRetriever):

@@ -35,6 +35,7 @@ class ServedIndex:
         self._cache = ResultCache(cache_entries)
         self._metrics = metrics
         listener = _Listener(metrics, self._cache)
+        num_threads = max(num_threads, 2 if batching.overlap else 1)
         self._batcher = MicroBatcher(retriever, batching, num_threads=num_threads, listener=listener)
         self._is_warm = False
         self._warming: asyncio.Task[None] | None = None

@@ -17,13 +17,15 @@ SHARED_COUNTS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 class Batching:
     """Bounds of the queue of one process; see MicroBatcher.
 
-    The deadline lies below the 30 s at which clients of verl and SkyRL give up: an answer after that is for nobody.
+    With `overlap` a batch is encoded while the one before is searched, each step on one thread at a time. The deadline
+    lies below the 30 s at which clients of verl and SkyRL give up: an answer after that is for nobody.
     """
 
     max_batch_queries: int = 256
     max_pending_queries: int = 8192
     share_queries: int = 32
     deadline_seconds: float = 25.0
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,9 @@ def measure_throughput(
     top_k: int,
     seconds: float,
     report: Callable[[str], None],
+    overlap: bool = False,
 ) -> Throughput:
-    """All figures of a run, each load for about so many seconds.
+    """All figures of a run, each load for about so many seconds; `overlap` is the service's.
 
     Raises BenchError when a server or a client fails.
     """
@@ -128,7 +129,8 @@ def measure_throughput(
         runs: dict[ServerName, ServerRun] = {}
         names: tuple[ServerName, ...] = ("service", "reference") if with_reference else ("service",)
         for name in names:
-            runs[name] = _run(name, arguments, asked.texts, loads, top_k=top_k, seconds=seconds, report=report)
+            own = ["--overlap"] if overlap and name == "service" else []
+            runs[name] = _run(name, [*arguments, *own], asked.texts, loads, top_k=top_k, seconds=seconds, report=report)
     return Throughput(
         folder=subject.folder,
         manifest=subject.manifest,

@@ -42,6 +42,7 @@ def retrieval(
     load: Annotated[str, typer.Option(help="Loads, CLIENTSxQUERIES with commas between.")] = _DEFAULT_LOADS,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 5.0,
     top_k: Annotated[int, typer.Option(min=1, max=1000, help="Passages a query.")] = 3,
+    overlap: Annotated[bool, typer.Option("--overlap", help="As in `serve`.")] = False,
     reference: Annotated[bool, typer.Option(help="Measure a plain server in the reference's style, too.")] = True,
     out: Annotated[Path, typer.Option(help="Folder for retrieval.json and retrieval.png.")] = Path("runs/bench"),
 ) -> None:
@@ -62,6 +63,7 @@ def retrieval(
             top_k=top_k,
             seconds=seconds,
             report=_tell,
+            overlap=overlap,
         )
     _write_json(out / "retrieval.json", throughput_json(measured))
     draw_throughput(measured, out / "retrieval.png")

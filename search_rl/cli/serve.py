@@ -69,6 +69,14 @@ def serve(
     deadline: Annotated[
         float, typer.Option(min=0.1, help="Seconds until a request is answered 503.", rich_help_panel=_QUEUE)
     ] = 25.0,
+    overlap: Annotated[
+        bool,
+        typer.Option(
+            "--overlap",
+            help="Encode a batch while the one before is searched: for an encoder on a GPU, or many cores.",
+            rich_help_panel=_QUEUE,
+        ),
+    ] = False,
     ray: Annotated[bool, typer.Option("--ray", help="Search in Ray Serve deployments.", rich_help_panel=_RAY)] = False,
     shards: Annotated[int, typer.Option(min=1, help="Parts of the dense index, by rows.", rich_help_panel=_RAY)] = 1,
     replicas: Annotated[
@@ -107,6 +115,7 @@ def serve(
             max_pending_queries=max_pending,
             share_queries=share,
             deadline_seconds=deadline,
+            overlap=overlap,
         ),
         cache_entries=cache,
         token=read_token(token_file) if token_file is not None else None,

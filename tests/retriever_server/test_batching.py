@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
+import faiss
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from retriever_server.batching import MicroBatcher
+from retriever_server.contract import Answers
+from retriever_server.dense import DenseIndex
 from retriever_server.errors import OverloadedError
-from retriever_server.schema import ScoredPassage
+from retriever_server.metrics import Metrics
+from retriever_server.retrievers import DenseRetriever
+from retriever_server.schema import Hits, ScoredPassage
+from retriever_server.served import ServedIndex
 from retriever_server.settings import Batching
+from retriever_server.store import PassageStore, write_passages
+from tests.retriever_server.bag_of_words import PLANETS, BagOfWordsEncoder
 from tests.retriever_server.conftest import EchoRetriever
 
 
@@ -277,3 +291,70 @@ def test_nobody_waits_for_those_who_do_not_come_back() -> None:
 
     assert min(asyncio.run(ask())) < 0.06
     assert [len(batch) for batch in retriever.batches] == [8, 1, 1, 1]
+
+
+class Steps:
+    """Counts who is in a step, and waits in `search` until another batch is being encoded."""
+
+    def __init__(self) -> None:
+        self.encoding = threading.Event()
+        self.num_within = Counter[str]()
+        self.most_within = Counter[str]()
+        self.met = 0
+
+    @contextmanager
+    def within(self, step: str) -> Iterator[None]:
+        """Count a thread in a step."""
+        self.num_within[step] += 1
+        self.most_within[step] = max(self.most_within[step], self.num_within[step])
+        yield
+        self.num_within[step] -= 1
+
+
+class WatchedEncoder(BagOfWordsEncoder):
+    """Says when it encodes."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """See Encoder."""
+        with self._steps.within("encode"):
+            self._steps.encoding.set()
+            time.sleep(0.01)
+            return super().encode_queries(texts)
+
+
+class WatchedIndex(DenseIndex):
+    """Searches once the next batch is being encoded, or after a while."""
+
+    def __init__(self, steps: Steps) -> None:
+        vectors = faiss.IndexFlatIP(256)
+        vectors.add(BagOfWordsEncoder().encode_passages([passage.text for passage in PLANETS]))
+        super().__init__(vectors)
+        self._steps = steps
+
+    def search(self, queries_ND: NDArray[np.float32], top_k: int) -> list[Hits]:
+        """See DenseIndex."""
+        with self._steps.within("search"):
+            self._steps.encoding.clear()
+            self._steps.met += self._steps.encoding.wait(0.3)
+            return super().search(queries_ND, top_k)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_with_overlap_the_next_batch_is_encoded_while_one_is_searched(overlap: bool, tmp_path: Path) -> None:
+    """Would catch two threads in one model or one index, and an option that overlaps nothing."""
+    write_passages(iter(PLANETS), tmp_path)
+    steps = Steps()
+    retriever = DenseRetriever(WatchedIndex(steps), WatchedEncoder(steps), PassageStore(tmp_path))
+    bounds = Batching(max_batch_queries=1, overlap=overlap)
+
+    async def ask() -> list[Answers]:
+        served = ServedIndex(retriever, None, metrics=Metrics(), cache_entries=0, batching=bounds)
+        return await asyncio.gather(*(served.search([passage.text], top_k=1) for passage in PLANETS[:4]))
+
+    assert [ids(answers) for answers in asyncio.run(ask())] == [[[passage.id]] for passage in PLANETS[:4]]
+    assert steps.most_within == Counter(encode=1, search=1)
+    assert (steps.met >= 2) is overlap

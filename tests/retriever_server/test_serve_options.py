@@ -46,6 +46,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "share": (("--share", "16"), "settings.batching.share_queries", 16),
     "max_pending": (("--max-pending", "17"), "settings.batching.max_pending_queries", 17),
     "deadline": (("--deadline", "18.5"), "settings.batching.deadline_seconds", 18.5),
+    "overlap": (("--overlap",), "settings.batching.overlap", True),
     "shards": (("--ray", "--shards", "2"), "cluster.num_shards", 2),
     "replicas": (("--ray", "--replicas", "3"), "cluster.num_replicas", 3),
     "replica_cpus": (("--ray", "--replica-cpus", "4"), "cluster.cpus_per_replica", 4),
