@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 from retriever_server.encoders import Encoder, SentenceEncoder
 from retriever_server.errors import IndexFolderError
@@ -71,12 +73,13 @@ def _timed(retriever: Retriever, queries: Sequence[str], top_k: int) -> tuple[An
     """After a first search outside the count, in which models and maps warm up."""
     retriever.search(queries[:1], top_k=top_k)
     start = time.perf_counter()
-    answers = [
-        hits
-        for first in range(0, len(queries), _BATCH_QUERIES)
-        for hits in retriever.search(queries[first : first + _BATCH_QUERIES], top_k=top_k)
-    ]
+    answers = [hits for batch in batched(queries, _BATCH_QUERIES) for hits in retriever.search(batch, top_k=top_k)]
     return answers, time.perf_counter() - start
+
+
+def batched(queries: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """The queries in order, so many at a time."""
+    return (queries[first : first + size] for first in range(0, len(queries), size))
 
 
 def _check_exact(folder: Path, exact_folder: Path | None) -> None:
@@ -108,7 +111,9 @@ def _exact_ids(
     store, manifest = open_passages(exact_folder or folder)
     is_flat = manifest.dense is not None and manifest.dense.kind == "flat"
     vectors = scanned_vectors(exact_folder or folder) if is_flat else None
-    best = exact_search(vectors or encoded_vectors(store, encoder, progress), encoder.encode_queries(queries), top_k)
+    # In the batches of the search: in others the same query is rounded otherwise, which is no fault of an index.
+    queries_ND = np.concatenate([encoder.encode_queries(batch) for batch in batched(queries, _BATCH_QUERIES)])
+    best = exact_search(vectors or encoded_vectors(store, encoder, progress), queries_ND, top_k)
     return [[store[row].id for row in rows] for rows in best.rows_QK.tolist()]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from retriever_server.bench.synthetic import SyntheticEncoder, synthetic_queries, write_synthetic_index
+from retriever_server.encoders import normalised
 from retriever_server.errors import IndexFolderError
 from retriever_server.index import build_index
 from retriever_server.recall import IndexAnswers, answer_all
@@ -50,6 +54,29 @@ def test_flat_is_exact_and_lists_are_not(folders: dict[str, Path]) -> None:
     ]
     assert list(lists.recalls[10]) == shared
     assert 0.2 < sum(shared) / 40 < 1.0
+
+
+class RoundingEncoder(SyntheticEncoder):
+    """Rounds a query as its batch is long: bfloat16 on a processor does, in a smaller way."""
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """See Encoder."""
+        vectors_ND = super().encode_queries(texts)
+        return normalised(np.round(vectors_ND * (len(texts) % 7 + 2)).astype(np.float32) + 1e-3)
+
+
+def test_exact_search_is_for_the_queries_as_they_were_encoded(folders: dict[str, Path]) -> None:
+    """A flat index missed one passage in a thousand: exact search had its queries encoded in one batch of all."""
+    queries = synthetic_queries(300)
+    found = answer_all(
+        folders["flat"],
+        "dense",
+        queries,
+        (5,),
+        with_recall=True,
+        load_encoder=lambda name: RoundingEncoder(16),
+    )
+    assert found.recalls == {5: [1.0] * 300}
 
 
 def test_without_a_flat_folder_the_passages_are_encoded_anew(folders: dict[str, Path]) -> None:
