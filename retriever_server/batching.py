@@ -1,4 +1,4 @@
-"""Micro-batching: many requests become few searches on one thread; a large one cannot starve the small."""
+"""Micro-batching: many requests become few searches; a large one cannot starve the small."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Listener(Protocol):
 
 
 class MicroBatcher:
-    """Runs searches one batch at a time; a batch holds what had arrived when the last one ended.
+    """Runs searches batch by batch, one at a time unless told; a batch holds what had arrived when a thread was idle.
 
     Requests take turns, `share_queries` each, until `max_batch_queries` are together. Equal queries of
     a batch are searched once. Use it inside one running event loop at a time. With `num_threads` above one so

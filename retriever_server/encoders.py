@@ -39,7 +39,7 @@ class EncoderSpec:
     pooling: str = ""
     revision: str = ""
     dtype: str = field(default="float32", compare=False)
-    # Manifests of before there was a choice name none.
+    # Manifests from before it was named have none.
     backend: str = "torch"
 
 

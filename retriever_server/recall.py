@@ -73,11 +73,11 @@ def _timed(retriever: Retriever, queries: Sequence[str], top_k: int) -> tuple[An
     """After a first search outside the count, in which models and maps warm up."""
     retriever.search(queries[:1], top_k=top_k)
     start = time.perf_counter()
-    answers = [hits for batch in batched(queries, _BATCH_QUERIES) for hits in retriever.search(batch, top_k=top_k)]
+    answers = [hits for batch in _batched(queries, _BATCH_QUERIES) for hits in retriever.search(batch, top_k=top_k)]
     return answers, time.perf_counter() - start
 
 
-def batched(queries: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+def _batched(queries: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     """The queries in order, so many at a time."""
     return (queries[first : first + size] for first in range(0, len(queries), size))
 
@@ -112,7 +112,7 @@ def _exact_ids(
     is_flat = manifest.dense is not None and manifest.dense.kind == "flat"
     vectors = scanned_vectors(exact_folder or folder) if is_flat else None
     # In the batches of the search: in others the same query is rounded otherwise, which is no fault of an index.
-    queries_ND = np.concatenate([encoder.encode_queries(batch) for batch in batched(queries, _BATCH_QUERIES)])
+    queries_ND = np.concatenate([encoder.encode_queries(batch) for batch in _batched(queries, _BATCH_QUERIES)])
     best = exact_search(vectors or encoded_vectors(store, encoder, progress), queries_ND, top_k)
     return [[store[row].id for row in rows] for rows in best.rows_QK.tolist()]
 

@@ -26,7 +26,7 @@ FUSION_DEPTH = 200
 
 
 class Retriever(Protocol):
-    """One way to search. Where batches overlap several threads call it, and each of its steps serves one at a time."""
+    """One way to search. Where batches overlap several threads call it: it locks what is for one of them."""
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[ScoredPassage]]:
         """Per query at most `top_k` passages, best first; perhaps fewer, perhaps none.

@@ -140,7 +140,7 @@ def run_demo(config_path: Path, overrides: Sequence[str]) -> Path:
     memory = MemoryWatch(stages)
     memory.start()
     _prepare(stages, config)
-    with serving(config.service.index or FACTBOOK / "index", config.retriever.urls[0], *options):
+    with serving(_index_folder(config), config.retriever.urls[0], *options):
         evaluations = warm / "eval"
         limit = ["--limit", str(config.eval.before_questions)] if config.eval.before_questions else []
         stages.run("eval before", "eval", *options, *limit, "--out", str(evaluations / "before"))
@@ -167,10 +167,18 @@ def _prepare(stages: Stages, config: Config) -> None:
         stages.run("data", "data", "factbook", "--out", str(FACTBOOK))
     if not Path(config.model.path).exists():
         stages.run("model", "model", "smollm2-135m", "--out", config.model.path)
-    index = config.service.index or FACTBOOK / "index"
+    index = _index_folder(config)
     if not index.exists():
+        if config.service.index is not None:
+            raise DemoError(f"service.index={index} does not exist: build it, or leave the key out")
         what = ("--corpus", str(FACTBOOK / "corpus.jsonl"), "--retriever", config.service.built_for)
         stages.run("index", "index", "build", *what, "--out", str(index))
+
+
+def _index_folder(config: Config) -> Path:
+    """The config's, or the demo's own: one for each thing that a folder can be built for."""
+    built_for = config.service.built_for
+    return config.service.index or FACTBOOK / ("index" if built_for == "dense" else f"index-{built_for}")
 
 
 def _report(config: Config, evaluations: Path, stages: Stages, peak_bytes: dict[str, int]) -> Path:

@@ -109,9 +109,9 @@ def test_a_node_joins_and_serves_its_own_index_until_it_is_ended(
     cluster: Cluster, arguments: tuple[str, ...], joined: str
 ) -> None:
     """Would catch a node without its retriever, an index with a space in its path, a service that outlives its node."""
-    process = cluster.start("scripts/ray_node", *arguments)
+    process = cluster.start("scripts/ray_node", *arguments, "--config", "a file")
     cluster.await_calls(lambda calls: len(calls) == 2)
-    assert sorted(cluster.calls) == [joined, "search-rl serve --index an index --port 8000"]
+    assert sorted(cluster.calls) == [joined, "search-rl serve --index an index --port 8000 --config a file"]
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=10)
     assert members(process.pid) == []
@@ -131,7 +131,7 @@ def test_a_node_without_a_role_says_how_it_is_called(cluster: Cluster, arguments
     process = cluster.start("scripts/ray_node", *arguments)
     _, error = process.communicate(timeout=10)
     assert process.returncode == 2
-    assert "scripts/ray_node head | worker HOST:PORT [INDEX]" in error
+    assert "scripts/ray_node head | worker HOST:PORT [INDEX" in error
     assert cluster.calls == []
 
 
@@ -158,8 +158,9 @@ def test_a_job_starts_its_nodes_then_the_run_and_passes_the_end_on(cluster: Clus
     )
     steps = [call for call in cluster.calls if call.startswith("srun")]
     on_head = "srun --nodes=1 --ntasks=1 --nodelist=node1 --overlap"
-    assert f"{on_head} scripts/ray_node head index" in steps
-    workers = "srun --nodes=2 --ntasks-per-node=1 --exclude=node1 --overlap scripts/ray_node worker node1:6379 index"
+    assert f"{on_head} scripts/ray_node head index --config configs/c.yaml" in steps
+    on_others = "srun --nodes=2 --ntasks-per-node=1 --exclude=node1 --overlap"
+    workers = f"{on_others} scripts/ray_node worker node1:6379 index --config configs/c.yaml"
     assert [step for step in steps if "worker" in step] == ([workers] if num_nodes > 1 else [])
     training = f"train configs/c.yaml --set hardware.ray_address=auto --set hardware.nodes={num_nodes}"
     assert f"{on_head} .venv/bin/search-rl {training} --set run.name=a b" in steps

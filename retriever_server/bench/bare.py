@@ -25,7 +25,7 @@ _LEAST_REPEATS = 3
 class BareSearch:
     """FAISS alone, memory-mapped, with the service's threshold; `encoder_seconds` is of one query, None without one.
 
-    `open_seconds` is of opening passages and vectors, none of which were in memory; `batched_queries_per_second` is one
+    `open_seconds` is of opening passages and vectors after `forget_files`; `batched_queries_per_second` is one
     `index.search` of all queries at once.
     """
 
@@ -64,10 +64,11 @@ def measure_bare(
 
 
 def forget_files(folder: Path) -> None:
-    """Have the system drop from memory what it holds of the files of a folder, as after a start of the machine."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    """Ask the system to drop what it holds in memory of the files of a folder; it keeps what others have mapped."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _open_seconds(folder: Path) -> float:

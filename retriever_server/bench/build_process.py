@@ -10,7 +10,8 @@ from retriever_server.index import build_index
 
 
 def main(corpus: str, retriever: str, dimension: str, kind: str, out: str) -> None:
-    """Build; what is left of a build before is taken up."""
+    """Say that the libraries are loaded, and build; what is left of a build before is taken up."""
+    print("building", flush=True)
     encoder = None if retriever == "bm25" else SyntheticEncoder(int(dimension))
     build_index(Path(corpus), Path(out), encoder, kind=kind, with_bm25=retriever != "dense")
 

@@ -58,7 +58,7 @@ def summary_lines(measured: Throughput) -> Iterator[str]:
             ratio = bare.batched_queries_per_second / point.queries_per_second
             yield f"{point.load}: the bare search is {ratio:.2f} times as fast"
     start = measured.service
-    yield f"index, nothing of it in memory: opens in {bare.open_seconds:.2f} s"
+    yield f"index, dropped from memory: opens in {bare.open_seconds:.2f} s"
     yield f"start: port after {start.seconds_to_port:.2f} s, ready after {start.seconds_to_ready:.2f} s"
 
 

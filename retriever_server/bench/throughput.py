@@ -69,7 +69,7 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerRun:
-    """A server from its start, with nothing of the index in memory, through all loads."""
+    """A server from its start, after `forget_files`, through all loads."""
 
     seconds_to_port: float
     seconds_to_ready: float
@@ -83,6 +83,7 @@ class Throughput:
     folder: Path
     manifest: Manifest
     is_encoding: bool
+    overlap: bool
     top_k: int
     num_queries: int
     bare: BareSearch
@@ -135,6 +136,7 @@ def measure_throughput(
         folder=subject.folder,
         manifest=subject.manifest,
         is_encoding=subject.is_encoding,
+        overlap=overlap,
         top_k=top_k,
         num_queries=len(asked.texts),
         bare=bare,

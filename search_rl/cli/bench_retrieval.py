@@ -42,7 +42,7 @@ def retrieval(
     load: Annotated[str, typer.Option(help="Loads, CLIENTSxQUERIES with commas between.")] = _DEFAULT_LOADS,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 5.0,
     top_k: Annotated[int, typer.Option(min=1, max=1000, help="Passages a query.")] = 3,
-    overlap: Annotated[bool, typer.Option("--overlap", help="As in `serve`.")] = False,
+    overlap: Annotated[bool, typer.Option("--overlap", help="Serve with --overlap.")] = False,
     reference: Annotated[bool, typer.Option(help="Measure a plain server in the reference's style, too.")] = True,
     out: Annotated[Path, typer.Option(help="Folder for retrieval.json and retrieval.png.")] = Path("runs/bench"),
 ) -> None:
@@ -114,10 +114,10 @@ def synthetic(
 def build(
     *,
     corpus: Annotated[
-        Path | None, typer.Option(help="Corpus, as `index build` takes it; else synthetic passages.")
+        Path | None, typer.Option(help="Corpus, as `index build` takes it, in place of --passages.")
     ] = None,
     passages: Passages = 200_000,
-    dimension: Annotated[int, typer.Option(min=1, help="Dimension of the synthetic vectors.")] = 768,
+    dimension: Annotated[int, typer.Option(min=1, help="Dimension of the synthetic vectors; bm25 has none.")] = 768,
     kind: Kind = "flat",
     retriever: Annotated[Literal["dense", "bm25", "hybrid"], typer.Option(help="What the index is for.")] = "dense",
     kills: Annotated[int, typer.Option(min=0, help="Kill another build so often, and resume it.")] = 0,

@@ -73,7 +73,7 @@ def serve(
         bool,
         typer.Option(
             "--overlap",
-            help="Encode a batch while the one before is searched: for an encoder on a GPU, or many cores.",
+            help="Encode a batch while the one before is searched: for an encoder on a GPU, or many cores. Ray does.",
             rich_help_panel=_QUEUE,
         ),
     ] = False,
@@ -131,8 +131,8 @@ def serve(
 
 
 def _service_section(config: Path | None, overrides: Sequence[str]) -> ServiceSection:
-    from search_rl.config import ServiceSection
-    from search_rl.evaluation.assemble import read_config
+    from search_rl.config import ServiceSection, load_config
 
-    loaded = read_config(config, overrides)
-    return loaded.service if loaded else ServiceSection()
+    if config is None and overrides:
+        raise typer.BadParameter(f"--set {overrides[0]} needs --config: there is no file to override")
+    return load_config(config, overrides).service if config else ServiceSection()

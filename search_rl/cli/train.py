@@ -37,7 +37,9 @@ def train(
     from search_rl.viewer.progress import step_progress
 
     console = Console(stderr=True)
-    console.print(check_before_training(loaded).summary, markup=False, highlight=False, soft_wrap=True)
+    plan = check_before_training(loaded)
+    if plan is not None:
+        console.print(plan.summary, markup=False, highlight=False, soft_wrap=True)
     with step_progress(loaded.trainer.total_steps, console, describe=describe_step) as on_step:
         folder = run(
             loaded, resume=resume, on_step=on_step, on_notice=partial(console.print, markup=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 from search_rl.datasets.benchmarks import FANOUTQA_PACKAGE, Part
@@ -24,8 +25,8 @@ def locate(part: Part, *, folder: Path | None, revision: str | None) -> Path:
 
 def commit_of(path: Path) -> str | None:
     """The commit of the hub under which the file lies in its cache, None for a file that lies elsewhere."""
-    _, found, commit = path.parent.as_posix().partition("/snapshots/")
-    return commit.split("/")[0] if found else None
+    found = re.search(r"/snapshots/([0-9a-f]{40})/", path.as_posix())
+    return found[1] if found else None
 
 
 def _packaged(part: Part) -> Path:

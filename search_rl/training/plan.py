@@ -29,9 +29,10 @@ from search_rl.training.run_folder import read_metrics
 GIB = 1024**3
 ENGINE_BYTES = 1 * GIB
 """What vLLM needs beside weights and cache."""
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CPU_HELPERS_BYTES = 7_700 * 1024**2
 """The retrieval service, a dozen processes of Ray and verl, and the libraries of trainer and engine: with verl 0.9.1
-12.8 to 13.3 GiB were measured for the whole demo, as proportional set sizes."""
+12.7 to 13.3 GiB were measured for the whole demo, as proportional set sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,8 @@ class Plan:
     @property
     def summary(self) -> str:
         """One line: what a device holds at most, and has."""
-        limit = (
-            "an unknown size: set hardware.memory_gib"
-            if self.memory_bytes is None
-            else f"{self.memory_bytes / GIB:.1f}"
-        )
-        return f"memory: about {self.peak_bytes / GIB:.1f} GiB a device of {limit}"
+        needed = f"memory: about {self.peak_bytes / GIB:.1f} GiB a device"
+        return needed if self.memory_bytes is None else f"{needed}, which has {self.memory_bytes / GIB:.1f} GiB"
 
     def check(self) -> None:
         """Raise ConfigError, naming the largest demand and its key, when a phase does not fit the device."""
@@ -130,12 +127,22 @@ def device_memory_bytes(config: Config) -> int | None:
     """What `hardware.memory_gib` says, or on a CPU what this machine has; None for a GPU that nobody described."""
     if config.hardware.memory_gib:
         return int(config.hardware.memory_gib * GIB)
-    return psutil.virtual_memory().total if config.hardware.platform == "cpu" else None
+    return _machine_bytes() if config.hardware.platform == "cpu" else None
 
 
-def check_memory(config: Config) -> Plan:
-    """The plan of a run that fits, as far as the memory is known. Raises ConfigError for one that does not."""
-    made = plan(config, read_shape(config.model.path), memory_bytes=device_memory_bytes(config))
+def _machine_bytes() -> int:
+    """The machine's memory, or what a container may have of it."""
+    total = int(psutil.virtual_memory().total)
+    limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.exists() else ""
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def check_memory(config: Config) -> Plan | None:
+    """The plan of a run that fits; None where the memory is not known. Raises ConfigError for one that does not fit."""
+    memory_bytes = device_memory_bytes(config)
+    if memory_bytes is None:
+        return None
+    made = plan(config, read_shape(config.model.path), memory_bytes=memory_bytes)
     made.check()
     return made
 

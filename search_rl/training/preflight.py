@@ -27,16 +27,19 @@ _SEAM_TOKENS = 16
 """What the words around a question may take more when there is one between them."""
 
 
-def check_before_training(config: Config) -> Plan:
-    """What the run will need. Raises a SearchRLError for a config, model, question file or retriever that it would fail
-    on."""
+def check_before_training(config: Config) -> Plan | None:
+    """What the run will need, where that can be known.
+
+    Raises a SearchRLError for a config, model, question file or retriever that it would fail on.
+    """
     check_weights(config.reward)
     check_requirements(config)
     check_installed(config)
     check_trackers(config.trainer.trackers)
     _check_model(config)
     made = check_memory(config)
-    check_enough([len(_checked_questions(path, config)) for path in config.data.train], config.rollout.prompts_per_step)
+    num_questions = sum(len(_checked_questions(path, config)) for path in config.data.train)
+    check_enough(num_questions, config.rollout.prompts_per_step)
     for path in config.data.dev:
         _checked_questions(path, config)
     asyncio.run(_check_retriever(config))
@@ -71,11 +74,11 @@ def _checked_questions(path: Path, config: Config) -> tuple[Question, ...]:
     return questions
 
 
-def check_enough(sizes: Sequence[int], prompts_per_step: int) -> None:
-    """Raises ConfigError for train files of these sizes that hold less than a step together."""
-    if sum(sizes) < prompts_per_step:
+def check_enough(num_questions: int, prompts_per_step: int) -> None:
+    """Raises ConfigError for train files that hold less than a step together."""
+    if num_questions < prompts_per_step:
         raise ConfigError(
-            f"data.train has {sum(sizes)} questions in all, fewer than rollout.prompts_per_step={prompts_per_step}"
+            f"data.train has {num_questions} questions in all, fewer than rollout.prompts_per_step={prompts_per_step}"
         )
 
 
@@ -84,11 +87,12 @@ def check_prompts(
 ) -> None:
     """Raises DataError for the first question whose prompt is over its budget.
 
-    No byte is more than one token, so only those are encoded that are long enough to be over it.
+    A byte is one token at most, two where a tokenizer's normal form lengthens the text, so only those are encoded that
+    are long enough to be over it.
     """
     around = len(protocol.prompt_ids(codec, replace(questions[0], text=""))) + _SEAM_TOKENS
     for question in questions:
-        if around + len(question.text.encode()) <= max_prompt_tokens:
+        if around + 2 * len(question.text.encode()) <= max_prompt_tokens:
             continue
         num_tokens = len(protocol.prompt_ids(codec, question))
         if num_tokens > max_prompt_tokens:

@@ -357,4 +357,4 @@ def test_with_overlap_the_next_batch_is_encoded_while_one_is_searched(overlap: b
 
     assert [ids(answers) for answers in asyncio.run(ask())] == [[[passage.id]] for passage in PLANETS[:4]]
     assert steps.most_within == Counter(encode=1, search=1)
-    assert (steps.met >= 2) is overlap
+    assert (steps.met >= 1) is overlap

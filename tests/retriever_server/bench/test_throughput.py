@@ -20,6 +20,7 @@ from fastapi import FastAPI, Response
 from typer.testing import CliRunner
 
 from retriever_server.app import create_app
+from retriever_server.bench.bare import forget_files
 from retriever_server.bench.load import Load, LoadResult, LoadSpec, run_load
 from retriever_server.bench.queries import encode_all
 from retriever_server.bench.reference import reference_app
@@ -232,3 +233,12 @@ def test_the_whole_soak_runs(tmp_path: Path) -> None:
     assert found["result"]["num_wrong"] == 0 and found["result"]["num_queries"] > 0
     assert found["result"]["statuses"] == {} and len(found["samples"]) > 5
     assert "0 wrong" in result.stdout
+
+
+def test_files_below_an_index_folder_are_forgotten_too(tmp_path: Path) -> None:
+    """A hybrid index, whose BM25 weights lie in a folder of their own, ended the measurement."""
+    (tmp_path / "bm25").mkdir()
+    for path in (tmp_path / "index.faiss", tmp_path / "bm25" / "weights.npy"):
+        path.write_bytes(b"vectors")
+    forget_files(tmp_path)
+    assert (tmp_path / "bm25" / "weights.npy").read_bytes() == b"vectors"

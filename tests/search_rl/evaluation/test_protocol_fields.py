@@ -256,7 +256,7 @@ def test_a_rule_that_one_result_lacks_refuses(result: Result) -> None:
 
 
 def test_the_rules_of_an_evaluation() -> None:
-    """A rule that nobody misses when it is gone: each of those that the issue names, by its dotted name."""
+    """A rule that nobody misses when it is gone: each of those that the README lists, by its dotted name."""
     names = set(flat(RULES))
     assert {group.split(".")[0] for group in names} == {
         "prompt", "limits", "sampling", "api", "scorer", "datasets", "retriever", "versions",

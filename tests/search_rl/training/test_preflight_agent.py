@@ -118,6 +118,6 @@ def test_prompt_that_may_be_over_its_budget_is_encoded(text: str) -> None:
 
 def test_small_train_files_are_enough_together() -> None:
     """Each file had to hold a step of its own: two of three questions were refused where a step takes six."""
-    check_enough([3, 3], 6)
+    check_enough(6, 6)
     with pytest.raises(ConfigError, match=r"data.train has 6 questions in all, fewer than rollout.prompts_per_step=7"):
-        check_enough([3, 3], 7)
+        check_enough(6, 7)
