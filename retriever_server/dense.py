@@ -26,7 +26,11 @@ _SCORE_DECIMALS = 6
 _NOTICE_SECONDS = 10
 
 # FAISS's own default multiplies matrices from 128,000 / dimension queries on, and below scans once a query.
-faiss.cvar.distance_compute_blas_threshold = 1
+_MULTIPLY, _SCAN = 1, 2**31 - 1
+faiss.cvar.distance_compute_blas_threshold = _MULTIPLY
+# Rows times queries up to which a scan on one thread is as fast, and leaves no thread of the matrix library's waiting
+# busily in the way of the encoder's: a lone query over a small index.
+_FEW_PRODUCTS = 2**15
 
 
 class DenseIndex:
@@ -71,6 +75,8 @@ class DenseIndex:
     def _scanned(self, queries_ND: NDArray[np.float32], num_hits: int) -> list[Hits]:
         """By FAISS alone."""
         depth = max(num_hits + _TIE_MARGIN, least_depth(self._vectors))
+        is_few = len(self) * len(queries_ND) < _FEW_PRODUCTS
+        faiss.cvar.distance_compute_blas_threshold = _SCAN if is_few else _MULTIPLY
         scores_NK, rows_NK = self._vectors.search(queries_ND, min(depth, len(self)))
         return [_hits(rows_K, scores_K)[:num_hits] for rows_K, scores_K in zip(rows_NK, scores_NK, strict=True)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from retriever_server.errors import OverloadedError, ReloadError
 from retriever_server.manifest import Manifest
@@ -88,8 +89,17 @@ class Service:
             raise ReloadError(f"the index was not reloaded, the old one serves on: {reason}") from error
 
     async def _open(self, open_index: Callable[[], Opened]) -> ServedIndex:
-        """Opened on another thread, and warm."""
-        fresh = self._made(await asyncio.to_thread(open_index))
+        """Opened on a thread that ends with it, and warm.
+
+        A thread that has used a model keeps helpers, and OpenMP lets those of all threads together wait only briefly
+        for work when they are more than the cores: encoding went on as if on one core.
+        """
+        thread = ThreadPoolExecutor(1, thread_name_prefix="open")
+        try:
+            opened = await asyncio.get_running_loop().run_in_executor(thread, open_index)
+        finally:
+            thread.shutdown(wait=False)
+        fresh = self._made(opened)
         await fresh.warm()
         return fresh
 

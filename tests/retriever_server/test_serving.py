@@ -30,10 +30,11 @@ from retriever_server.limits import Limits
 from retriever_server.opening import LoadEncoder
 from retriever_server.process import IndexOpener, kept_signals, make_app, server_config
 from retriever_server.schema import Passage, RetrieverName
+from retriever_server.service import Opened, Service
 from retriever_server.serving import serve
-from retriever_server.settings import ServiceSettings
+from retriever_server.settings import Batching, ServiceSettings
 from tests.retriever_server.bag_of_words import BagOfWordsEncoder, load_encoder
-from tests.retriever_server.conftest import write_corpus
+from tests.retriever_server.conftest import EchoRetriever, write_corpus
 from tests.retriever_server.server_processes import index_files_of, line_with, running
 
 
@@ -330,3 +331,25 @@ def test_a_part_that_the_folder_lacks_is_told_before_the_model_is_loaded(
         pytest.raises(IndexFolderError, match="has no bm25 part, only dense; build it again, or choose another"),
     ):
         serve(planets_folder, ServiceSettings(retriever=name), port=0, load_encoder=must_not_load)
+
+
+def test_thread_that_opened_an_index_is_gone_when_it_is_served() -> None:
+    """It kept its helpers of OpenMP, of which only as many as there are cores wait busily: all encoding after that ran
+    as if on one core, at half the speed."""
+    opened_by: list[threading.Thread] = []
+
+    def open_index() -> Opened:
+        opened_by.append(threading.current_thread())
+        return EchoRetriever(), None
+
+    async def load() -> None:
+        service = Service(cache_entries=0, batching=Batching())
+        await service.load(open_index)
+        for _ in range(100):
+            if not opened_by[0].is_alive():
+                return
+            await asyncio.sleep(0.01)
+
+    asyncio.run(load())
+    assert [thread.is_alive() for thread in opened_by] == [False]
+    assert opened_by[0] is not threading.main_thread()
