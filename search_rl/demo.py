@@ -128,7 +128,8 @@ def _await_health(service: subprocess.Popen[bytes], url: str) -> None:
 
 
 def run_demo(config_path: Path, overrides: Sequence[str]) -> Path:
-    """The summary.json of a finished demo. Raises SearchRLError when a stage fails."""
+    """The summary.json of a finished demo. Raises SearchRLError when a stage fails; SIGTERM ends it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     config = load_config(config_path, overrides)
     options = ["--config", str(config_path), *(part for item in overrides for part in ("--set", item))]
     training = [str(config_path), *options[2:]]
