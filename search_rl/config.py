@@ -325,6 +325,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path}: {_first_fault(error, tree)}") from error
 
 
+def read_config(path: Path | None, overrides: Sequence[str]) -> Config | None:
+    """The config file with overrides, None without a file. Raises ConfigError for overrides of no file."""
+    if path is None and overrides:
+        raise ConfigError(f"--set {overrides[0]} needs --config: there is no file to override")
+    return load_config(path, overrides) if path else None
+
+
 def _algorithm_first(tree: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     """The overrides, `algorithm.name` first. Another algorithm starts from its own preset: the file's keys of that
     section were chosen for the file's algorithm."""

@@ -48,7 +48,7 @@ class Stages:
         with self.timed(stage), subprocess.Popen(command) as process:
             try:
                 status = process.wait()
-            except BaseException:
+            except BaseException:  # Whatever ends the demo, an interrupt above all, ends the stage first.
                 process.send_signal(signal.SIGINT)
                 process.wait()
                 raise

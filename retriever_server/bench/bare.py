@@ -74,11 +74,9 @@ def forget_files(folder: Path) -> None:
 def _open_seconds(folder: Path) -> float:
     forget_files(folder)
     start = time.perf_counter()
-    store, manifest = open_passages(folder)
-    opened = store, open_dense(folder, manifest)
-    seconds = time.perf_counter() - start
-    del opened
-    return seconds
+    _, manifest = open_passages(folder)
+    open_dense(folder, manifest)
+    return time.perf_counter() - start
 
 
 def _median_seconds(work: Callable[[], object], seconds: float) -> float:

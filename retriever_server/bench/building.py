@@ -117,10 +117,8 @@ def build_lines(build: Build) -> Iterator[str]:
     yield f"{build.num_passages:,} passages in {seconds:.1f} s, {build.num_passages / seconds:,.0f} a second"
     yield f"memory: at most {room_gib:.2f} GiB resident beside the index of {index_gib:.2f} GiB"
     if build.is_equal is not None:
-        num_killed, verdict = (
-            sum(run.is_killed for run in build.killed),
-            "the same" if build.is_equal else "NOT the same",
-        )
+        num_killed = sum(run.is_killed for run in build.killed)
+        verdict = "the same" if build.is_equal else "NOT the same"
         yield f"killed {num_killed} times and resumed: {verdict}, byte for byte"
     yield f"FAULTS: {'; '.join(build.faults)}" if build.faults else "no faults"
 

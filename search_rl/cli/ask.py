@@ -32,12 +32,13 @@ def ask(
 
     from rich.console import Console
 
+    from search_rl.config import read_config
     from search_rl.evaluation import assemble
     from search_rl.types import Question
     from search_rl.viewer.live import watch_episode
 
     setup = assemble.setup_from(
-        assemble.read_config(config, set_ or ()),
+        read_config(config, set_ or ()),
         model=model,
         retriever=retriever,
         top_k=top_k,

@@ -42,10 +42,11 @@ def rollout(
     import asyncio
     import json
 
+    from search_rl.config import read_config
     from search_rl.engines.base import Sampling
     from search_rl.errors import ConfigError
     from search_rl.evaluation import rollout_bench as benching
-    from search_rl.evaluation.assemble import read_config, read_question_files, setup_from
+    from search_rl.evaluation.assemble import read_question_files, setup_from
     from search_rl.evaluation.result_folder import settings_of
     from search_rl.evaluation.systems import SYSTEMS
     from search_rl.viewer.progress import wide_console

@@ -78,6 +78,7 @@ def eval(
         _refuse_options(context)
         return
     from retriever_server.corpus import read_corpus
+    from search_rl.config import read_config
     from search_rl.errors import ConfigError
     from search_rl.evaluation import assemble
     from search_rl.evaluation.cost import read_prices
@@ -86,7 +87,7 @@ def eval(
 
     if rollouts and system:
         raise ConfigError(f"--rollouts takes the place of --system {system[0]}: give one of the two")
-    loaded = assemble.read_config(config, set_ or ())
+    loaded = read_config(config, set_ or ())
     setup = assemble.setup_from(
         loaded,
         model=model or (str(rollouts) if rollouts else None),

@@ -131,8 +131,7 @@ def serve(
 
 
 def _service_section(config: Path | None, overrides: Sequence[str]) -> ServiceSection:
-    from search_rl.config import ServiceSection, load_config
+    from search_rl.config import ServiceSection, read_config
 
-    if config is None and overrides:
-        raise typer.BadParameter(f"--set {overrides[0]} needs --config: there is no file to override")
-    return load_config(config, overrides).service if config else ServiceSection()
+    loaded = read_config(config, overrides)
+    return loaded.service if loaded else ServiceSection()

@@ -15,7 +15,7 @@ from search_rl.agent.episode import Limits, check_observation_budget
 from search_rl.agent.protocols import protocol_named
 from search_rl.agent.selection import PROTOCOL_NAMES, protocol_for
 from search_rl.codec import Codec, load_codec
-from search_rl.config import AgentSection, Config, RetrieverSection, load_config
+from search_rl.config import AgentSection, Config, RetrieverSection
 from search_rl.datasets.questions import read_questions
 from search_rl.engines.base import Engine, Sampling
 from search_rl.engines.endpoint import Endpoint
@@ -145,13 +145,6 @@ def sampling_of(temperature: float, seed: int | None) -> Sampling:
             raise ConfigError(f"--seed {seed} changes nothing at temperature 0: give --temperature too")
         return GREEDY
     return Sampling(temperature=temperature, seed=seed or 0)
-
-
-def read_config(path: Path | None, overrides: Sequence[str]) -> Config | None:
-    """The config file with overrides, None without a file. Raises ConfigError for overrides of no file."""
-    if path is None and overrides:
-        raise ConfigError(f"--set {overrides[0]} needs --config: there is no file to override")
-    return load_config(path, overrides) if path else None
 
 
 def read_question_files(

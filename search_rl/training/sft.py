@@ -141,7 +141,7 @@ def _train(
                 log.write(line)
                 if step := STEP_LINE.search(line):
                     on_step({"step": int(step[1]), "num_steps": num_steps, "train/loss": float(step[2])})
-        except BaseException:
+        except BaseException:  # Whatever ends us, an interrupt above all, ends the trainer first.
             process.terminate()
             raise
     if process.returncode:

@@ -283,7 +283,7 @@ class SearchSteps(DevSteps):
             super()._save_checkpoint()
             cast_weights(folder.model(step))
             folder.note_checkpoint(step, keep=self._settings["keep_checkpoints"])
-        except BaseException:
+        except BaseException:  # Also when the process is being stopped: half a checkpoint must not stay.
             if folder.fault(step):
                 shutil.rmtree(folder.checkpoint(step), ignore_errors=True)
             raise
